@@ -1,0 +1,1 @@
+"""click commands, a file per group; each adds options and help and calls the floor below."""

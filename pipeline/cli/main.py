@@ -1,0 +1,92 @@
+"""The click group. Commands are imported only when called, so that --help and queries never load torch."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from pipeline import __version__
+from pipeline.core.errors import PipelineError
+
+# name: (module:attribute, one line of help); a test keeps both true
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Batch inference every night: rows in; answers, scores, bad cases and a manifest out.
+
+    \b
+    Example:
+        python -m pipeline run questions.jsonl --out /tmp/answers
+    """
+    ctx.obj = {"debug": debug}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the group and turn every outcome into the exit codes of the contract."""
+    debug = "--debug" in (args if args is not None else sys.argv[1:])
+    try:
+        code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        sys.exit(_report(error))
+
+
+def _report(error: BaseException) -> int:
+    """Say what went wrong in a readable line and return the exit code."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return 2
+    if isinstance(error, PipelineError):
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        click.echo("interrupted; the same command goes on from what was saved", err=True)
+        return 130
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        click.echo(
+            f"error: {error or 'out of memory'}; what was finished is saved: free some space and run the same command again", err=True
+        )
+        return 6
+    if isinstance(error, OSError):
+        click.echo(f"error: {error.filename or ''}: {error.strerror or error}; check the path and its permissions", err=True)
+        return 6 if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else 2
+    click.echo(f"error: {type(error).__name__}: {error} (a bug; --debug shows where)", err=True)
+    return 70

@@ -1,0 +1,1 @@
+"""Words and contracts that every floor shares."""

@@ -1,0 +1,61 @@
+"""Every error a user can cause, each kind with its exit code. The words say where, what, the limit and the way out."""
+
+
+class PipelineError(Exception):
+    """A problem to be told in a readable line or two; a traceback is shown only with --debug."""
+
+    exit_code = 1
+
+
+class GateRed(PipelineError):
+    """The gate's verdict is red; everything has been written."""
+
+    exit_code = 1
+
+
+class UsageError(PipelineError):
+    """Wrong usage: an option, an unknown id, a missing input file, a missing optional package."""
+
+    exit_code = 2
+
+
+class ParamsError(UsageError):
+    """params.yaml, an assets file or an -S override does not hold what it should; names the key path."""
+
+
+class MissingInput(UsageError):
+    """A file or folder named by the user is not there."""
+
+
+class DataError(PipelineError):
+    """Not one readable row, or a damaged file under data.on_damaged_file: fail."""
+
+    exit_code = 3
+
+
+class ModelError(PipelineError):
+    """The checkpoint, its tokenizer or its template cannot be used; names file, tensor or key."""
+
+    exit_code = 4
+
+
+class VerificationFailed(PipelineError):
+    """A file is not what its manifest says."""
+
+    exit_code = 5
+
+
+class OutOfResources(PipelineError):
+    """Disk or memory ran out after progress was saved."""
+
+    exit_code = 6
+
+
+class Interrupted(PipelineError):
+    """Ctrl-C (130) or SIGTERM (143), after progress was saved."""
+
+    exit_code = 130
+
+    def __init__(self, message: str, signal_number: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,1 @@
+"""Many requests through one model; token ids only, no text, no rows."""

@@ -1,0 +1,1 @@
+"""Taking answers apart, scoring, aggregating, judging."""

@@ -1,0 +1,1 @@
+"""The tensors of one forward pass, and the files they come from."""

@@ -1,0 +1,1 @@
+"""Bad cases, their clusters, charts and pages."""

@@ -1,0 +1,1 @@
+"""Finishing a long job: store, local chain, verify, trace, compare, plan, night."""
