@@ -92,11 +92,12 @@ def test_stage_output_appears_whole_or_not_at_all(tmp_path):
     folder = tmp_path / "data/clean"
 
     def write(rows: int, fail: bool = False) -> None:
+        table = clean_rows(rows)
         with StageOutput(folder, "preprocess") as out:
             out.open("rows", schemas.CLEAN)
             out.open("rejected", schemas.REJECTED)
             for start in range(0, rows, 100):
-                out.write("rows", clean_rows(rows).slice(start, 100))
+                out.write("rows", table.slice(start, 100))
             if fail:
                 raise KeyError("boom")
             out.finish(inputs=[], rows=RowCount(rows, rows), params={"preprocess": Params().preprocess})
