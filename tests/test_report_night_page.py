@@ -46,7 +46,7 @@ def test_noise_is_rarely_called_a_move(tmp_path):
         paths = Paths(tmp_path / str(seed))
         nh.write(paths, 30, seed=seed)
         marked += sum(len(moved_at(values)) for _, values, *_ in series(read_history(paths)))
-    assert marked <= 14  # of 20 times 7 lines of 30 nights
+    assert marked <= 4  # of 20 times 7 lines of 30 nights
 
 
 def test_nights_without_a_change_do_not_count_as_nights(tmp_path):
