@@ -15,7 +15,9 @@ from pipeline import __version__
 from pipeline.core.errors import PipelineError
 
 # name: (module:attribute, one line of help); a test keeps both true
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),
+}
 
 
 class LazyGroup(click.Group):
