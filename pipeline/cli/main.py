@@ -13,9 +13,13 @@ import click
 
 from pipeline import __version__
 from pipeline.core.errors import PipelineError
+from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 
 # name: (module:attribute, one line of help); a test keeps both true
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "night": ("pipeline.cli.night:night", "What cron calls: dvc repro, the record, the night page, a word when red."),
+    "status": ("pipeline.cli.night:status", "What runs now, how far it is, and how the last run ended."),
+}
 
 
 class LazyGroup(click.Group):
@@ -39,8 +43,9 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--log-level", type=click.Choice(LEVELS), help="What reaches logs/ and the terminal (default: info, warning).")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
+def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """Batch inference every night: rows in; answers, scores, bad cases and a manifest out.
 
     \b
@@ -48,6 +53,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
         python -m pipeline run questions.jsonl --out /tmp/answers
     """
     ctx.obj = {"debug": debug}
+    if log_level:
+        os.environ[LEVEL_VARIABLE] = log_level  # the stages under DVC inherit it
 
 
 def main(args: list[str] | None = None) -> None:
