@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from pipeline import __version__
 from pipeline.core.errors import MissingInput
-from pipeline.core.hashing import ContentHasher, code_digest, sha256_file
+from pipeline.core.hashing import ContentHasher, code_digest, sha256_file, sha256_json
 
 FORMAT = "pipeline-manifest/1"
 ROW_GROUP_ROWS = 8192
@@ -199,7 +199,13 @@ def stage_manifest(
         "mixed": bool(mixed),
         "changed_during_run": mixed,
     }
-    return manifest | {key: plain(value) for key, value in extra.items()}
+    return signed(manifest | {key: plain(value) for key, value in extra.items()})
+
+
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """With `self_sha256` over all other keys, so that `pipeline verify` finds an edited number."""
+    rest = {key: value for key, value in manifest.items() if key != "self_sha256"}
+    return rest | {"self_sha256": sha256_json(rest)}
 
 
 def plain(value: Any) -> Any:

@@ -14,12 +14,15 @@ from pipeline.core.params import GenerateParams, ModelParams
 from pipeline.core.paths import Paths
 from pipeline.engine.engine import Engine, EngineSettings
 from pipeline.engine.request import Constraint, Stopper
+from pipeline.model.digests import weights_digest
 from pipeline.model.source import resolve_source
-from pipeline.model.weights import load_decoder, weights_digest
+from pipeline.model.weights import load_decoder
 from pipeline.runners.answer_key import ModelIdentity
 from pipeline.text.constraint import make_constraint
 from pipeline.text.stopping import StopMatcher
 from pipeline.text.tokenizer import Tokenizer
+
+DIGESTS = ".work/file_digests.json"
 
 
 @dataclass
@@ -31,11 +34,12 @@ class Answerer:
     engine: Engine
     identity: ModelIdentity
     max_model_len: int
+    digests: Path  # cache of file digests
     _constraints: dict[str, Callable[[], Constraint]] = field(default_factory=dict)
 
     def changed_weights(self) -> list[str]:
         """["weights of NAME"] when the checkpoint's files are not what the answers' keys say any more."""
-        return [] if weights_digest(self.folder) == self.identity.weights_digest else [f"weights of {self.folder.name}"]
+        return [] if weights_digest(self.folder, self.digests) == self.identity.weights_digest else [f"weights of {self.folder.name}"]
 
     def stopper(self, stops: tuple[str, ...]) -> Callable[[], Stopper] | None:
         """Makes a fresh watcher of stop strings for each answer; None when there are none."""
@@ -64,7 +68,7 @@ def build(model: ModelParams, generate: GenerateParams, paths: Paths, *, max_bat
         dtype=str(decoder.dtype).removeprefix("torch."), quantization=model.quantization, device_kind=decoder.device.type,
         numerics=engine.numerics, stop_ids=stop_ids,
     )  # fmt: skip
-    answerer = Answerer(folder, tokenizer, engine, identity, decoder.config.max_model_len)
+    answerer = Answerer(folder, tokenizer, engine, identity, decoder.config.max_model_len, paths.main_root / DIGESTS)
     if answerer.changed_weights():
         raise ModelError(f"{folder}: the weights are not those that {paths.model_json.name} names; run `pipeline model` again")
     return answerer
