@@ -17,6 +17,22 @@ from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 
 # name: (module:attribute, one line of help); a test keeps both true
 COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("pipeline.cli.run:run", "The whole chain on any files, without DVC or Git."),
+    "score": ("pipeline.cli.run:score", "Score answers made elsewhere; no model is loaded."),
+    "model": ("pipeline.cli.stages:model", "Stage: find and check the checkpoint."),
+    "validate": ("pipeline.cli.stages:validate", "Stage: input files to rows."),
+    "preprocess": ("pipeline.cli.stages:preprocess", "Stage: clean the rows."),
+    "bucket": ("pipeline.cli.stages:bucket", "Stage: templates, tokens, order by length."),
+    "generate": ("pipeline.cli.stages:generate", "Stage: answer every prompt."),
+    "evaluate": ("pipeline.cli.stages:evaluate", "Stage: score the answers."),
+    "gate": ("pipeline.cli.stages:gate", "Stage: judge the scores."),
+    "report": ("pipeline.cli.stages:report", "Stage: bad cases and the report."),
+    "publish": ("pipeline.cli.stages:publish", "Stage: results and their manifest."),
+    "query": ("pipeline.cli.query:query", "DuckDB over all tables; named queries."),
+    "verify": ("pipeline.cli.verify:verify", "Hash again all that the manifests name."),
+    "trace": ("pipeline.cli.trace:trace", "One row's whole life; replay it alone."),
+    "compare": ("pipeline.cli.compare:compare", "Two runs: which rows changed, why, better or worse."),
+    "store": ("pipeline.cli.store:store", "The completion store: stats and prune."),
     "night": ("pipeline.cli.night:night", "What cron calls: dvc repro, the record, the night page, a word when red."),
     "status": ("pipeline.cli.night:status", "What runs now, how far it is, and how the last run ended."),
 }

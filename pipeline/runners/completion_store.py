@@ -161,13 +161,18 @@ class CompletionStore:
         part.record.unlink(missing_ok=True)
         part.file.unlink(missing_ok=True)
 
+    def count_of(self, part: Part, prompts: Iterable[bytes]) -> int:
+        """How many answers of a part are to these prompts (prompt digests)."""
+        held = pq.read_table(part.file, columns=["prompt"], page_checksum_verification=True)["prompt"]
+        return int(pc.sum(pc.is_in(held, pa.array(list(prompts), pa.binary(32)))).as_py() or 0)
+
     def rewrite_without(self, part: Part, prompts: Iterable[bytes]) -> int:
-        """Replace a part by one without the answers to these prompts (prompt digests); returns how many went."""
-        table = pq.read_table(part.file, schema=ANSWER_SCHEMA, page_checksum_verification=True)
-        keep = pc.invert(pc.is_in(table["prompt"], pa.array(list(prompts), pa.binary(32))))
-        left = table.filter(keep)
-        gone: int = table.num_rows - left.num_rows
+        """Replace a part by one without the answers to these prompts; returns how many went."""
+        prompts = list(prompts)
+        gone = self.count_of(part, prompts)
         if gone:
+            table = pq.read_table(part.file, schema=ANSWER_SCHEMA, page_checksum_verification=True)
+            left = table.filter(pc.invert(pc.is_in(table["prompt"], pa.array(prompts, pa.binary(32)))))
             if left.num_rows:
                 self._commit([left], uuid.uuid4().hex, run=part.run, model=part.model, created_s=part.created_s)
             self.drop(part)
