@@ -161,14 +161,20 @@ class EvaluateParams(Section):
 
 
 class GateParams(Section):
-    """Limits. Without limits and without an accepted baseline the gate is green."""
+    """Limits. Without limits and without an accepted baseline the gate is green.
 
-    min: dict[str, float] = Field(default_factory=dict)  # metric: lowest good mean; metric[slice=value] for a slice
-    max: dict[str, float] = Field(default_factory=dict)
-    max_drop: dict[str, float] = Field(default_factory=dict)  # metric: allowed fall against the baseline
+    Keys of min, max and max_drop: `metric`, `metric[field=value]` for a slice, `control/metric` for the control set.
+    """
+
+    min: dict[str, float] = Field(default_factory=dict)  # lowest good mean
+    max: dict[str, float] = Field(default_factory=dict)  # highest good mean
+    max_drop: dict[str, float] = Field(default_factory=dict)  # allowed fall of the control set against the baseline; 0 where not named
+    max_drift: dict[str, Fraction] = Field(default_factory=dict)  # prompt_tokens, completion_tokens, language, ...: share of rows moved
     max_reject_share: Fraction | None = None
     max_failed_share: Fraction | None = None
     max_truncated_share: Fraction | None = None
+    significance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of all drops together, Holm's correction
+    draws: PositiveInt = 10_000  # of the paired bootstrap
 
 
 class ReportParams(Section):

@@ -22,13 +22,12 @@ Extractor = Callable[[str, str | None], str | None]
 REGEX_TIMEOUT_S = 2.0
 
 _THINK_OPEN = regex.compile(r"\A\s*<(think|thinking|reasoning)>")
-_LETTER = r"(?<![A-Za-z])([A-H](?:\s*(?:[,、，/&和及与]|and\s)?\s*[A-H])*)(?![A-Za-z'’]|\s+[a-z])"
+_LETTER = r"(?<![A-Za-z])([A-H](?:\s*(?:[,、，/&和及与]|and\s)?\s*[A-H])*)(?![A-Za-z'’])"
 _WRAP = r"[\(（\[【*\"“'_\s]*"
-_CHOICE_CUE = regex.compile(
-    r"(?:(?i:\b(?:answers?|choices?|options?|correct))(?i:\s+(?:is|are|would\s+be|should\s+be))?\s*[:：]?\s*(?i:(?:options?|choices?)\s+)?"
-    r"|(?:答案|正确选项|正确的是|应选|故选|选择|选项|选)(?:是|为|应为|应该是|应该为|项)?\s*[:：]?)" + _WRAP + _LETTER.replace("|\\s+[a-z]", "")
-)  # fmt: skip
-_CHOICE_LINE = regex.compile(rf"^{_WRAP}{_LETTER}\s*(?:[\)）\]】*\"”'_]*\s*(?:[.．、:：)）]|$))", flags=regex.M)
+_CUE_EN = r"(?i:\b(?:answers?|choices?|options?|correct)(?:\s+(?:is|are|would\s+be|should\s+be))?\s*[:：]?\s*(?:(?:options?|choices?)\s+)?)"
+_CUE_ZH = r"(?:答案|正确选项|正确的是|应选|故选|选择|选项|选)(?:是|为|应为|应该是|应该为|项)?\s*[:：]?"
+_CHOICE_CUE = regex.compile(f"(?:{_CUE_EN}|{_CUE_ZH}){_WRAP}{_LETTER}")
+_CHOICE_LINE = regex.compile(rf"^{_WRAP}{_LETTER}(?:[\)）\]】*\"”'_]*\s*(?:[.．、:：)）]|$))", flags=regex.M)
 _CHOICE_ANY = regex.compile(r"(?<![A-Za-z'’])([B-H]|A(?!\s+[a-z]))(?![A-Za-z'’])")
 
 
@@ -69,7 +68,9 @@ def wants_json(spec: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def _one(spec: Any, where: str) -> Extractor:
-    name, option = (spec, None) if isinstance(spec, str) else next(iter(spec.items())) if isinstance(spec, dict) and len(spec) == 1 else (None, None)
+    name, option = (
+        (spec, None) if isinstance(spec, str) else next(iter(spec.items())) if isinstance(spec, dict) and len(spec) == 1 else (None, None)
+    )
     if name not in EXTRACTORS:
         raise ParamsError(f"{where}: {spec!r} is no extractor; known: {', '.join(EXTRACTORS)}, or by: FIELD with one per value")
     try:
@@ -115,13 +116,11 @@ def _regex(option: str) -> Extractor:
     pattern = regex.compile(option)
 
     def take(text: str, finish: str | None) -> str | None:
-        last = None
         try:
-            for last in pattern.finditer(text, timeout=REGEX_TIMEOUT_S):
-                pass
+            found = list(pattern.finditer(text, timeout=REGEX_TIMEOUT_S))[-1:]
         except TimeoutError:
             return None
-        return None if last is None else next((group for group in last.groups() if group is not None), last.group()).strip()
+        return next((group for match in found for group in (*match.groups(), match.group()) if group is not None), None)
 
     return take
 
@@ -149,9 +148,9 @@ def choice_letters(text: str) -> str:
     text = text if text.isascii() else "".join(fold(c).upper() if "Ａ" <= c <= "ｚ" else c for c in text)
     bare = regex.fullmatch(r"\s*([A-Ha-h])[\s.。)]*", text)
     if bare:
-        return bare[1].upper()
+        return str(bare[1]).upper()
     found = _CHOICE_CUE.findall(text)[-1:] or _CHOICE_LINE.findall(text)[:1] or _CHOICE_ANY.findall(text)[-1:]
-    return "".join(sorted(set(regex.findall(r"[A-H]", found[0])))) if found else ""
+    return "".join(sorted(set(found[0]) & set("ABCDEFGH"))) if found else ""
 
 
 EXTRACTORS: dict[str, Callable[[Any], Extractor]] = {

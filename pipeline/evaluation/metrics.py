@@ -42,6 +42,7 @@ def _metric(score: Callable[..., Value], better: int, signature: str, *options: 
     return Metric(score, better, signature, reference, options, auto)
 
 
+_RUN = f"run:{behaviour.COPY_RUN} words, {behaviour.DENSE_COPY_RUN} characters"
 _UNITS = "tok:words, characters in Han, kana, Thai, Lao, Khmer, Burmese|fold:NFKC, case"
 _SQUAD = "norm:SQuAD, or NFKC, case and no punctuation in scripts without blanks|numbers:by value"
 _ROUGE = "tok:rouge-score [a-z0-9]+ for English, else words, characters in Han, kana, Thai|stem:no|refs:best|f:1"
@@ -78,7 +79,7 @@ METRICS: dict[str, Metric] = {
     "empty": _metric(behaviour.empty, -1, "only blanks outside the reasoning block"),
     "truncated": _metric(behaviour.truncated, -1, "finish_reason length"),
     "refusal": _metric(behaviour.refusal, -1, f"phrases in the first {behaviour.REFUSAL_CHARS} characters"),
-    "copied_prompt": _metric(behaviour.copied_prompt, -1, f"{_UNITS}|run:{behaviour.COPY_RUN} words, {behaviour.DENSE_COPY_RUN} characters"),
+    "copied_prompt": _metric(behaviour.copied_prompt, -1, f"{_UNITS}|{_RUN}"),
     "logprob_mean": _metric(lambda answer: answer.logprob_mean, 0, "natural log, the model's own"),
     "logprob_min": _metric(lambda answer: answer.logprob_min, 0, "natural log, the model's own"),
     "perplexity": _metric(behaviour.perplexity, 0, "exp(-logprob_mean)"),
@@ -144,7 +145,9 @@ def _named(item: str | dict[str, dict[str, Any]]) -> Chosen:
     where = options.pop("where", {})
     unknown = sorted(set(options) - set(metric.options))
     if unknown or not isinstance(where, dict):
-        raise ParamsError(f"evaluate.metrics.{name}: unknown option {', '.join(unknown) or 'where'}; known: {', '.join((*metric.options, 'where'))}")
+        raise ParamsError(
+            f"evaluate.metrics.{name}: unknown option {', '.join(unknown) or 'where'}; known: {', '.join((*metric.options, 'where'))}"
+        )
     if name == "regex_match" and not isinstance(options.get("pattern"), str):
         raise ParamsError("evaluate.metrics.regex_match: needs a pattern, for example regex_match: {pattern: '^[0-9]+$'}")
     wanted = {key: tuple(as_key(v) for v in (value if isinstance(value, list | tuple) else [value])) for key, value in where.items()}

@@ -17,7 +17,10 @@ _LARGE = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 _HAN_DIGIT = "".join(_DIGITS)
 _HAN_NUMBER = rf"[{_HAN_DIGIT}{''.join(_SMALL)}][{_HAN_DIGIT}{''.join(_SMALL)}{''.join(_LARGE)}]*(?:点[{_HAN_DIGIT}]+)?"
 # A single numeral is a number only before a unit, a measure word or a break: 一起, 四川 and 三明治 are words.
-_AFTER = "个個只支枝件条條张張本台辆輛位名人次倍岁歲年月日号號天周周点點分秒时時小元块塊角毛美米公斤克千吨里升度页頁步朵颗顆棵头頭匹双雙种種层層间間袋箱瓶杯盒包组組排班"
+_AFTER = (
+    "个個只支枝件条條张張本台辆輛位名人次倍岁歲年月日号號天周周点點分秒时時小元块塊角毛美米公斤克千吨"
+    "里升度页頁步朵颗顆棵头頭匹双雙种種层層间間袋箱瓶杯盒包组組排班"
+)
 _TOKEN = regex.compile(
     r"(?P<sign>(?<![\p{L}\p{N}])[-+]\s?(?=[\p{Sc}\d.])|负|負)?\s?(?:\p{Sc}\s?(?P<sign2>-(?=\d))?)?"
     r"(?:(?P<arabic>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+)"
@@ -109,8 +112,6 @@ def _arabic(match: regex.Match[str]) -> Fraction | None:
     if match["scale"]:
         value *= _LARGE[match["scale"]]
     return value
-
-
 
 
 def _chinese(match: regex.Match[str], text: str) -> Fraction | None:

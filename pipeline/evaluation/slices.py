@@ -24,11 +24,13 @@ def slice_values(field: str, row: dict[str, Any], fields: dict[str, Any]) -> lis
         return [NONE if value is None or value == -1 else str(value)]
     if field == "step":
         return list(row["steps_applied"] or []) or [NONE]
-    value: Any = fields
+    found: Any = fields
     for key in field.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    values = value if isinstance(value, list) else [value]
-    return sorted({NONE if item is None else as_key(item) if not isinstance(item, dict | list) else json.dumps(item) for item in values}) or [NONE]
+        found = found.get(key) if isinstance(found, dict) else None
+    values = found if isinstance(found, list) else [found]
+    return sorted(
+        {NONE if item is None else as_key(item) if not isinstance(item, dict | list) else json.dumps(item) for item in values}
+    ) or [NONE]
 
 
 class Slices:

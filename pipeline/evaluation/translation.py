@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
@@ -32,8 +33,8 @@ TOKENISER_OF = {"zh": "zh", "ja": "char", "dense": "char", "words": "13a"}
 @cache
 def tokeniser(name: str) -> Callable[[str], str]:
     """One of sacrebleu's own tokenisers."""
-    made: Callable[[str], str] = {"13a": Tokenizer13a, "zh": TokenizerZh, "char": TokenizerChar}[name]()
-    return made
+    kinds: dict[str, Callable[[], Callable[[str], str]]] = {"13a": Tokenizer13a, "zh": TokenizerZh, "char": TokenizerChar}
+    return kinds[name]()
 
 
 def tokeniser_name(answer: Answer) -> str:

@@ -13,7 +13,15 @@ import pyarrow as pa
 
 from pipeline.core import schemas
 from pipeline.core.manifest import (
-    RowCount, StageOutput, changed_since, describe_file, describe_upstream, read_batches, read_manifest, replace_folder, write_bytes,
+    RowCount,
+    StageOutput,
+    changed_since,
+    describe_file,
+    describe_upstream,
+    read_batches,
+    read_manifest,
+    replace_folder,
+    write_bytes,
     write_json,
 )  # fmt: skip
 from pipeline.core.params import EvaluateParams, Params
@@ -27,6 +35,7 @@ from pipeline.evaluation.scoring import BATCH_ROWS, Scored, Scorer, score_all
 from pipeline.evaluation.slices import Slices
 
 SEED = 0
+COUNTS = ("rows", "answers", "scored", "failed", "truncated")
 
 
 def run(params: Params, paths: Paths) -> dict[str, Any]:
@@ -69,27 +78,28 @@ class Tally:
         self.means = Means(len(metrics))
         self.slices = Slices(slices, metrics)
         self.profile = Profile()
-        self.answers = self.scored = self.failed = self.truncated = 0
+        self.rows = self.answers = self.scored = self.failed = self.truncated = 0
+        self._last = -1
 
     def add(self, scored: Scored, wanted: np.ndarray) -> None:
         """wanted: bool [rows of the batch]."""
         table, values = scored.table.filter(pa.array(wanted)), scored.values[wanted]
         reasons = np.array([reason or "" for reason in table["finish_reason"].to_pylist()], dtype=object)
         good = reasons != "error"
+        ordinals = table["ordinal"].to_numpy()
+        self.rows += int((np.diff(ordinals, prepend=self._last) != 0).sum())
+        self._last = int(ordinals[-1]) if len(ordinals) else self._last
         self.answers += len(reasons)
         self.scored += int(good.sum())
         self.failed += int((~good).sum())
         self.truncated += int((reasons == "length").sum())
-        table, values = table.filter(pa.array(good)), values[good]
-        ordinals = table["ordinal"].to_numpy()
+        table, values, ordinals = table.filter(pa.array(good)), values[good], ordinals[good]
         self.means.add(ordinals, values)
         self.slices.add(table, ordinals, values)
         self.profile.add(table)
 
     def counts(self, rejected: int) -> dict[str, int]:
-        return {
-            "answers": self.answers, "scored": self.scored, "failed": self.failed, "truncated": self.truncated, "rejected": rejected,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in COUNTS} | {"rejected": rejected}
 
 
 def score_lines(scored: Scored, names: list[str]) -> pa.Table:
@@ -138,7 +148,9 @@ def _summary(night: Tally, control: Tally, rejected: tuple[int, int], evaluate: 
 
 def _write_plots(folder: Path, profile: dict[str, Any], summary: dict[str, Any]) -> None:
     """CSV for DVC plots: a histogram of lengths, and scores by slice."""
-    lengths = [[name, edge, count] for name, counts in profile["lengths"].items() for edge, count in zip(profile["edges"], counts, strict=True)]
+    lengths = [
+        [name, edge, count] for name, counts in profile["lengths"].items() for edge, count in zip(profile["edges"], counts, strict=True)
+    ]
     scores = [
         [f"{field}={value}", metric, entry["mean"], entry["low"], entry["high"], values["rows"]]
         for field, slices in summary["slices"].items()
