@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined
+from jinja2 import ChainableUndefined, FileSystemLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup, escape
 
@@ -26,12 +26,12 @@ HIDDEN = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def render(template: str, language: str, **context: Any) -> bytes:
-    """The page as UTF-8 bytes. language: the one shown first, `en` or `zh`."""
+def render(template: str, language: str, *, lenient: bool = False, **context: Any) -> bytes:
+    """The page as UTF-8 bytes. language: the one shown first, `en` or `zh`. lenient: facts that are not there are left out."""
     style = (HERE / "templates/page.css").read_text(encoding="utf-8")
     script = (HERE / "templates/page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    html = _environment().get_template(template).render(
+    html = _environment(lenient).get_template(template).render(
         language=language, style=Markup(style), script=Markup(script), script_hash=digest, **context
     )  # fmt: skip
     return html.encode("utf-8", "replace")
@@ -81,6 +81,11 @@ def percent(share: float | None) -> str:
     return f"{value:.0f} %" if value in (0, 100) or 10 <= value <= 99.5 else f"{value:.1f} %"
 
 
+def signed(value: float) -> str:
+    """A difference with its sign; a true minus, so that columns read well."""
+    return f"+{number(value)}" if value > 0 else f"−{number(-value)}" if value < 0 else "0"
+
+
 def pvalue(p: float) -> str:
     """A probability as people write it: two figures, tiny ones as a bound."""
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
@@ -101,11 +106,11 @@ def _name(mark: str) -> str:
 
 
 @cache
-def _environment() -> SandboxedEnvironment:
+def _environment(lenient: bool) -> SandboxedEnvironment:
     environment = SandboxedEnvironment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters.update(number=number, percent=percent, visible=visible, pvalue=pvalue, shell=shlex.quote)
+    environment.filters.update(number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, shell=shlex.quote)
     environment.globals.update(both=both, say=say, escape=escape)
     return environment
