@@ -33,7 +33,9 @@ def batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(file, page_checksum_verification=True, memory_map=False, pre_buffer=False) as parquet:
+        with pq.ParquetFile(
+            file, page_checksum_verification=True, memory_map=False, pre_buffer=False, coerce_int96_timestamp_unit="us"
+        ) as parquet:
             yield from parquet.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         message = " ".join(str(error).split())[:300]
@@ -49,9 +51,12 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Bad]:
 
 
 def _values(column: pa.Array) -> list[Any]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    wanted = _plain_type(column.type)
+    if wanted != column.type:
+        column = pc.cast(column, wanted)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
     try:
         values: list[Any] = column.to_pylist()
         return [_decoded(value) for value in values] if pa.types.is_nested(kind) or _is_binary(kind) else values
@@ -59,6 +64,21 @@ def _values(column: pa.Array) -> list[Any]:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return [_decoded(value) for value in pc.cast(column, pa.large_binary()).to_pylist()]
         return [_one(item) for item in column]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Times, dates and decimals as text at any depth: Python's own types hold neither nanoseconds nor the year 290000."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_decimal(kind):
+        return pa.string()
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain_type(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
 
 
 def _one(item: pa.Scalar) -> Any:

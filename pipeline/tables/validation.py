@@ -91,6 +91,8 @@ class Validator:
     def _row_id(self, row: dict[str, Any], number: int) -> str:
         value = self._id(row)
         if value is MISSING or value is None or value == "":
+            if self._openai:
+                raise BadRow("missing_id", "an OpenAI-batch line needs a custom_id")
             return f"{self._source}:{number}"
         if isinstance(value, bool) or not isinstance(value, str | int | float | Number):
             text = _scalar_text(value)
@@ -119,6 +121,8 @@ class Validator:
         elif value is MISSING or value is None:
             if not needed:
                 return None
+            if self._openai:
+                raise BadRow("missing_messages", "body.messages is missing or null")
             raise BadRow("missing_text", _missing(self._data.text_field, row, value is None))
         else:
             text = _as_text(value)
