@@ -42,6 +42,7 @@ class DataParams(Section):
     completion_field: str | None = None  # answers made elsewhere, for `pipeline score`
     records: str | None = None  # path to the rows of a nested JSON file, e.g. data[].paragraphs[].qas[]
     header: bool = True  # csv, tsv: the first record names the columns; else column_1, column_2, ...
+    quoting: bool = True  # csv, tsv: double quotes enclose fields (RFC 4180); False: they are plain text
     delimiter: str | None = None  # csv, tsv: one character; None is comma for csv and tab for tsv
     encoding: str = "utf-8"
     overrides: tuple[Overridable, ...] = ()
