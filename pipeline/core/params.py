@@ -6,6 +6,7 @@ A default stands first wherever several values are possible. Units are in the na
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import json
 from collections.abc import Iterable, Mapping
@@ -71,7 +72,9 @@ class PreprocessParams(Section):
     )  # fmt: skip
     min_chars: NonNegativeInt = 1
     max_chars: PositiveInt | None = None
-    dedup: Literal["none", "exact", "near"] = "none"
+    dedup: Literal["none", "exact", "near"] = "none"  # of the cleaned text; the row of the lowest ordinal stays
+    dedup_threshold: Fraction = 0.8  # near: least estimated Jaccard similarity of two rows' character shingles
+    dedup_keep_digits: bool = True  # near: rows whose digits differ are no duplicates
 
 
 class PromptParams(Section):
@@ -82,9 +85,19 @@ class PromptParams(Section):
     few_shot: tuple[dict[str, str], ...] | str = ()  # pairs {user, assistant}, or a JSONL file under data/assets
     chat: Literal["auto"] | bool = "auto"  # auto: the checkpoint's chat template where it has one
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn
+    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn; fold: into the first user turn
+    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse turns out of order; fold joins them, drop keeps the last
+    date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+
+
+    @field_validator("date")
+    @classmethod
+    def _day(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.date.fromisoformat(value)
+        return value
 
 
 class BucketParams(Section):
