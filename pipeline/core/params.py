@@ -85,8 +85,8 @@ class PromptParams(Section):
     few_shot: tuple[dict[str, str], ...] | str = ()  # pairs {user, assistant}, or a JSONL file under data/assets
     chat: Literal["auto"] | bool = "auto"  # auto: the checkpoint's chat template where it has one
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn; fold: into the first user turn
-    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse turns out of order; fold joins them, drop keeps the last
+    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates without a system turn; fold: into the user turn
+    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that want turns in order; fold joins, drop keeps the last
     date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"

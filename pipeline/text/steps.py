@@ -93,6 +93,10 @@ class ChosenStep:
     apply: Callable[[str], str]
     gate: str
 
+    def describe(self) -> dict[str, Any]:
+        """What the fingerprint counts."""
+        return {"name": self.name, "version": self.version, "options": dict(self.options)}
+
     def run(self, texts: pa.Array) -> tuple[pa.Array, list[int]]:
         """The cleaned texts and the places of those that changed. Only texts that pass the gate reach Python."""
         places = pc.indices_nonzero(pc.match_substring_regex(texts, self.gate))
@@ -158,5 +162,3 @@ def _choose(item: str | Mapping[str, Mapping[str, Any]], number: int) -> ChosenS
         known = ", ".join(step.options.model_fields) or "none"
         raise ParamsError(f"{where}.{name}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}; options: {known}") from None
     return ChosenStep(name, step.version, options, partial(step.apply, **options), step.gate)
-
-
