@@ -86,6 +86,11 @@ class ModelConfig:
             object.__setattr__(self, "attention_scale", self.head_dim**-0.5)
 
     @property
+    def length_rule(self) -> str:
+        """What the longest sequence of the run changed in the rotary frequencies; it joins an answer's key."""
+        return "; ".join(f"{r.kind} {r.length or r.factors[:1]}" for r in self.rotaries if r.length or r.factors)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values one token needs in all layers, for two-byte types."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
@@ -226,7 +231,8 @@ class Reader:
     def _scaled(self, kind: str, theta: float, dim: int, rope: dict[str, Any]) -> RotaryConfig:
         """A stretched rotary. `dynamic` and `longrope` follow the longest sequence of the run, model.max_model_len."""
         own = self.count("max_position_embeddings", 2048)
-        original = own if kind == "dynamic" else self.raw.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or own
+        key = "original_max_position_embeddings"
+        original = own if kind == "dynamic" else self.raw.get(key) or rope.get(key) or own
         factor = rope.get("factor")
         if factor is None and kind in ("longrope", "yarn"):
             factor = own / original
