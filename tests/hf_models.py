@@ -16,6 +16,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.4], "long_factor": [1.0, 2.0, 3.0, 5.0],
             "original_max_position_embeddings": 32}  # fmt: skip
+PARTIAL = LONGROPE | {"partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.0, 3.0]}
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SHAPE),
     "llama-biases-tied-wide-heads": lambda: transformers.LlamaConfig(
@@ -35,7 +36,7 @@ CONFIGS = {
         **SHAPE | {"num_hidden_layers": 7}, head_dim=16, sliding_window=16, query_pre_attn_scalar=24),
     "phi3": lambda: transformers.Phi3Config(**SHAPE, sliding_window=20),
     "phi4-mini": lambda: transformers.Phi3Config(
-        **SHAPE, rope_parameters=LONGROPE | {"partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.0, 3.0]},
+        **SHAPE, rope_parameters=PARTIAL,
         partial_rotary_factor=0.75, original_max_position_embeddings=32, tie_word_embeddings=True),
     "phi3-longrope": lambda: transformers.Phi3Config(**SHAPE, rope_parameters=LONGROPE, original_max_position_embeddings=32),
     "smollm3": lambda: transformers.SmolLM3Config(**SHAPE),
