@@ -8,6 +8,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from pipeline.core.params import DataParams
 from pipeline.tables.readers import PARSERS, READERS, detect_format
 from pipeline.tables.records import Bad, Damaged, Record
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 ROWS = [
     {"id": 1, "text": "one", "nested": {"a": 1}},
     {"id": 2, "text": "二", "nested": {"b": [1, 2]}},
@@ -399,7 +401,7 @@ FORMATS = ["jsonl", "json", "csv", "tsv", "parquet"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     content=st.one_of(st.binary(max_size=200), st.text('[]{}",:\\ntu\n\r\t aé0', max_size=80).map(str.encode)),
     kind=st.sampled_from(FORMATS),
@@ -411,7 +413,7 @@ def test_no_bytes_can_crash_a_reader(tmp_path_factory, content, kind):
         assert numbers == sorted(set(numbers))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.none(), st.lists(TEXT, max_size=3)), max_size=4), max_size=6),
     data=st.data(),
@@ -427,7 +429,7 @@ def test_json_rows_come_through_unchanged_in_any_layout(tmp_path_factory, rows, 
     ) == [{"a": 1, **row} for row in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.tuples(TEXT, TEXT), max_size=6), delimiter=st.sampled_from([",", "\t", ";", "、"]), end=st.sampled_from(["\n", "\r\n"])
 )

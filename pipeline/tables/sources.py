@@ -53,7 +53,9 @@ def refuse_outside_data(sources: Iterable[Source], paths: Paths) -> None:
 
 def not_kept(sources: Iterable[Source]) -> list[Source]:
     """Files whose bytes neither Git nor DVC keeps: a hash in a manifest could never bring them back."""
-    return [source for source in sources if not (_kept_by_dvc(source.file) or _kept_by_git(source.file))]
+    loose = [source for source in sources if not _has_pointer(source.file)]
+    tracked = {folder: _tracked(folder) for folder in {source.file.parent for source in loose}}
+    return [source for source in loose if source.file.name not in tracked[source.file.parent]]
 
 
 def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
@@ -75,13 +77,16 @@ def _data_files(files: Iterable[Path]) -> list[Path]:
     return sorted(file for file in files if file.is_file() and not file.name.startswith(".") and not file.name.endswith(NO_DATA))
 
 
-def _kept_by_dvc(file: Path) -> bool:
+def _has_pointer(file: Path) -> bool:
+    """True where `dvc add` has been called on the file or a folder above it."""
     return any(place.with_name(place.name + ".dvc").is_file() for place in (file, *file.parents) if place.name)
 
 
-def _kept_by_git(file: Path) -> bool:
-    command = ["git", "-C", str(file.parent), "ls-files", "--error-unmatch", "--", file.name]
+def _tracked(folder: Path) -> set[str]:
+    """Names of the files directly in a folder that Git knows; none where there is no Git."""
+    command = ["git", "-C", str(folder), "ls-files", "-z", "--", ":(glob)*"]
     try:
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+        found = subprocess.run(command, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return set()
+    return set(map(os.fsdecode, found.stdout.split(b"\0"))) if found.returncode == 0 else set()

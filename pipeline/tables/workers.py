@@ -68,8 +68,13 @@ class Workers:
 
 def useful_workers(total_bytes: int, least_bytes: int) -> int:
     """How many processes pay for themselves on so many input bytes."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, MAX_WORKERS) if cores > 1 and total_bytes >= least_bytes else 0
+    count = min(cores(), MAX_WORKERS)
+    return count if count > 1 and total_bytes >= least_bytes else 0
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _result(future: Future[T]) -> T:
