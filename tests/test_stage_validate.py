@@ -63,6 +63,14 @@ def test_control_rows_come_after_the_inputs_and_may_use_standard_names(tmp_path)
     assert rows[2]["reference"] == '["r"]'
 
 
+def test_control_rows_do_not_share_the_layout_of_the_inputs(tmp_path):
+    put(tmp_path, "data/raw/in.json", json.dumps({"list": [{"q": "你好"}, {"q": "b"}]}, ensure_ascii=False, indent=1).encode("gb18030"))
+    put(tmp_path, "data/control/c.json", json.dumps([{"text": "控制"}], ensure_ascii=False))
+    put(tmp_path, "data/control/d.jsonl", [{"text": "控制的另外一行"}])
+    rows, _ = run(tmp_path, "data.encoding=gb18030", "data.format=json", "data.records=list[]", "data.text_field=q")
+    assert [row["text"] for row in rows] == ["你好", "b", "控制", "控制的另外一行"]
+
+
 def test_no_readable_row_and_missing_files_have_their_own_errors(tmp_path):
     with pytest.raises(MissingInput, match="data/raw"):
         run(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.core.errors import MissingInput, UsageError
 from pipeline.core.paths import Paths
 
-NO_DATA = (".dvc", ".md", ".gitignore", ".gitkeep", ".gitattributes")
+NO_DATA = (".dvc", ".md")  # left out of folders and globs, as hidden files are
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) ->
     Raises MissingInput for a name that leads nowhere; a control glob may match nothing.
     """
     found: dict[Path, Source] = {}
+    inputs = list(inputs)
+    if not inputs:
+        raise MissingInput("data.inputs: names no file; give at least one file, folder or glob")
     for pattern in inputs:
         for file in _expand(pattern, paths.root, required=True):
             found.setdefault(file, Source(file, paths.relative(file), False))
@@ -62,8 +65,8 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
     place = root / pattern
     if place.is_file():
         return [place]
-    found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(str(place), recursive=True))
-    files = _data_files(found)
+    found = glob.glob("**/*", root_dir=place, recursive=True) if place.is_dir() else glob.glob(str(place), recursive=True)
+    files = sorted(file for file in (place / name for name in found) if file.is_file() and not file.name.endswith(NO_DATA))
     if not files and required:
         pointer = place.with_name(place.name + ".dvc")
         hint = (
@@ -71,10 +74,6 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
         )
         raise MissingInput(f"{pattern}: no such file below {root} and no glob that matches one; {hint}")
     return files
-
-
-def _data_files(files: Iterable[Path]) -> list[Path]:
-    return sorted(file for file in files if file.is_file() and not file.name.startswith(".") and not file.name.endswith(NO_DATA))
 
 
 def _has_pointer(file: Path) -> bool:
