@@ -6,6 +6,7 @@ A default stands first wherever several values are possible. Units are in the na
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import json
 from collections.abc import Iterable, Mapping
@@ -94,7 +95,9 @@ class PreprocessParams(Section):
     )  # fmt: skip
     min_chars: NonNegativeInt = 1
     max_chars: PositiveInt | None = None
-    dedup: Literal["none", "exact", "near"] = "none"
+    dedup: Literal["none", "exact", "near"] = "none"  # of the cleaned text; the row of the lowest ordinal stays
+    dedup_threshold: Fraction = 0.8  # near: least estimated Jaccard similarity of two rows' character shingles
+    dedup_keep_digits: bool = True  # near: rows whose digits differ are no duplicates
 
 
 class PromptParams(Section):
@@ -105,9 +108,20 @@ class PromptParams(Section):
     few_shot: tuple[dict[str, str], ...] | str = ()  # pairs {user, assistant}, or a JSONL file under data/assets
     chat: Literal["auto"] | bool = "auto"  # auto: the checkpoint's chat template where it has one
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn
+    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates without a system turn; fold: into the user turn
+    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that want turns in order; fold joins, drop keeps the last
+    date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+    on_other_preprocessing: Literal["fail", "warn"] = "fail"  # the checkpoint carries another preprocessor's fingerprint
+
+
+    @field_validator("date")
+    @classmethod
+    def _day(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.date.fromisoformat(value)
+        return value
 
 
 class BucketParams(Section):
@@ -165,20 +179,26 @@ class EvaluateParams(Section):
 
     extract: str | dict[str, Any] = "text"  # text, last_number, choice, json, first_line, {regex: ...}, {after: ...}
     metrics: Literal["auto"] | tuple[str | dict[str, dict[str, Any]], ...] = "auto"
-    slices: tuple[str, ...] = ()  # fields of meta, or bucket, language, finish_reason, step
+    slices: tuple[str, ...] = ("language", "bucket", "finish_reason", "step")  # or any field of the rows
     sensitive_words: str | None = None  # a file under data/assets
     bootstrap: NonNegativeInt = 1000  # draws of the 95 % intervals
 
 
 class GateParams(Section):
-    """Limits. Without limits and without an accepted baseline the gate is green."""
+    """Limits. Without limits and without an accepted baseline the gate is green.
 
-    min: dict[str, float] = Field(default_factory=dict)  # metric: lowest good mean; metric[slice=value] for a slice
-    max: dict[str, float] = Field(default_factory=dict)
-    max_drop: dict[str, float] = Field(default_factory=dict)  # metric: allowed fall against the baseline
+    Keys of min, max and max_drop: `metric`, `metric[field=value]` for a slice, `control/metric` for the control set.
+    """
+
+    min: dict[str, float] = Field(default_factory=dict)  # lowest good mean
+    max: dict[str, float] = Field(default_factory=dict)  # highest good mean
+    max_drop: dict[str, float] = Field(default_factory=dict)  # allowed fall of the control set against the baseline; 0 where not named
+    max_drift: dict[str, Fraction] = Field(default_factory=dict)  # prompt_tokens, completion_tokens, language, ...: share of rows moved
     max_reject_share: Fraction | None = None
     max_failed_share: Fraction | None = None
     max_truncated_share: Fraction | None = None
+    significance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of all drops together, Holm's correction
+    draws: PositiveInt = 10_000  # of the paired bootstrap
 
 
 class ReportParams(Section):
