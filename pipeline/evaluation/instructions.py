@@ -88,18 +88,18 @@ def _found(text: str, word: str) -> int:
 
 
 def _forbidden(text: str, given: dict[str, Any]) -> bool:
-    edge = {True: "", False: r"\b"}
-    return not any(
-        regex.search(edge[is_dense(word)] + regex.escape(word) + edge[is_dense(word)], text, flags=regex.I)
-        for word in given["forbidden_words"]
-    )
+    for word in given["forbidden_words"]:
+        edge = "" if is_dense(word) else r"\b"
+        if regex.search(f"{edge}{regex.escape(word)}{edge}", text, flags=regex.I):
+            return False
+    return True
 
 
 def _paragraphs(text: str, given: dict[str, Any]) -> bool:
     """Paragraphs are parted by ***; a blank one is pardoned at the ends only."""
     parts = regex.split(r"\s?\*\*\*\s?", text)
     inner = parts[1:-1] if len(parts) > 1 else []
-    return all(part.strip() for part in inner) and sum(bool(part.strip()) for part in parts) == given["num_paragraphs"]
+    return all(part.strip() for part in inner) and sum(bool(part.strip()) for part in parts) == int(given["num_paragraphs"])
 
 
 def _first_word(text: str, given: dict[str, Any]) -> bool:
@@ -109,7 +109,8 @@ def _first_word(text: str, given: dict[str, Any]) -> bool:
     if place > count or not paragraphs[place - 1].strip():
         return False
     word = paragraphs[place - 1].split()[0].lstrip("'\"")
-    return count == given["num_paragraphs"] and regex.split(r"[.,?!'\"]", word)[0].lower() == given["first_word"].lower()
+    first = regex.split(r"[.,?!'\"]", word)[0]
+    return count == int(given["num_paragraphs"]) and first.lower() == str(given["first_word"]).lower()
 
 
 def _postscript(text: str, given: dict[str, Any]) -> bool:
@@ -120,18 +121,18 @@ def _postscript(text: str, given: dict[str, Any]) -> bool:
 
 def _bullets(text: str, given: dict[str, Any]) -> bool:
     found = regex.findall(r"^\s*\*[^\*].*$", text, flags=regex.M) + regex.findall(r"^\s*-.*$", text, flags=regex.M)
-    return len(found) == given["num_bullets"]
+    return len(found) == int(given["num_bullets"])
 
 
 def _highlights(text: str, given: dict[str, Any]) -> bool:
     single = [part for part in regex.findall(r"\*[^\n\*]*\*", text) if part.strip("*").strip()]
     double = [part for part in regex.findall(r"\*\*[^\n\*]*\*\*", text) if part.removeprefix("**").removesuffix("**").strip()]
-    return len(single) + len(double) >= given["num_highlights"]
+    return len(single) + len(double) >= int(given["num_highlights"])
 
 
 def _sections(text: str, given: dict[str, Any]) -> bool:
     splitter = given.get("section_spliter") or given["section_splitter"]  # spelt so in the published data
-    return len(regex.split(rf"\s?{regex.escape(splitter)}\s?\d+\s?", text)) - 1 >= given["num_sections"]
+    return len(regex.split(rf"\s?{regex.escape(splitter)}\s?\d+\s?", text)) - 1 >= int(given["num_sections"])
 
 
 def _json_only(text: str, given: dict[str, Any]) -> bool:

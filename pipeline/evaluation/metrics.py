@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import ParamsError
+from pipeline.core.hashing import sha256_json
 from pipeline.core.params import EvaluateParams
 from pipeline.core.schemas import RESULTS_HEAD
 from pipeline.evaluation import behaviour, instructions, overlap, sensitive, structure, translation
@@ -116,9 +117,8 @@ class Chosen:
         return None if score is None or not math.isfinite(score) else float(score)
 
     def signature(self) -> str:
-        extra = "".join(
-            f"|{key}:{value}" for key, value in sorted({**self.options, **self.where}.items()) if key not in ("schema", "words", "phrases")
-        )
+        told = {key: _told(value) for key, value in {**self.options, **self.where}.items()}
+        extra = "".join(f"|{key}:{value}" for key, value in sorted(told.items()))
         return f"{self.name}|{self.metric.signature.format(**_versions())}{extra}|v{VERSION}"
 
 
@@ -153,9 +153,9 @@ def metric_columns(params: EvaluateParams) -> list[str]:
     return [item.name for item in choose(params) if item.name not in RESULTS_HEAD.names]
 
 
-def signatures(params: EvaluateParams) -> dict[str, str]:
-    """How each chosen metric counts, with the versions of the libraries it uses."""
-    return {item.name: item.signature() for item in choose(params)}
+def signatures(chosen: list[Chosen]) -> dict[str, str]:
+    """How each metric counts, with the versions of the libraries it uses and digests of its files."""
+    return {item.name: item.signature() for item in chosen}
 
 
 def _named(item: str | dict[str, dict[str, Any]]) -> Chosen:
@@ -173,6 +173,13 @@ def _named(item: str | dict[str, dict[str, Any]]) -> Chosen:
         raise ParamsError("evaluate.metrics.regex_match: needs a pattern, for example regex_match: {pattern: '^[0-9]+$'}")
     wanted = {key: tuple(as_key(v) for v in (value if isinstance(value, list | tuple) else [value])) for key, value in where.items()}
     return Chosen(name, metric, options, wanted, asked=True)
+
+
+def _told(value: Any) -> Any:
+    """An option as a signature names it: lists and schemas by the start of their digest."""
+    if isinstance(value, sensitive.WordList):
+        return value.digest[:12]
+    return sha256_json(value)[:12] if isinstance(value, dict | tuple) and len(value) > 4 else value
 
 
 @cache

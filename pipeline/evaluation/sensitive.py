@@ -17,6 +17,7 @@ import regex
 import zhconv
 
 from pipeline.core.errors import ParamsError
+from pipeline.core.hashing import sha256_json
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.assets import read_list
 from pipeline.evaluation.units import DENSE
@@ -41,6 +42,7 @@ class WordList:
     def __init__(self, text: str, where: str = "word list") -> None:
         self._words = ahocorasick.Automaton()
         self._allowed = ahocorasick.Automaton()
+        self.digest = sha256_json(text)
         category = "general"
         for number, line in enumerate(text.splitlines(), 1):
             entry = line.partition("#")[0].strip()

@@ -66,7 +66,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             rows=RowCount(scored_answers + failed, scored_answers, failed=failed),
             params={"evaluate": evaluate},
             mixed=changed_since(inputs, paths.root),
-            signatures=signatures(evaluate),
+            signatures=signatures(scorer.metrics),
             metrics_json=describe_file(paths.metrics_json, paths.relative(paths.metrics_json)),
         )
 
