@@ -6,6 +6,7 @@ A default stands first wherever several values are possible. Units are in the na
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import json
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,7 @@ class DataParams(Section):
     completion_field: str | None = None  # answers made elsewhere, for `pipeline score`
     records: str | None = None  # path to the rows of a nested JSON file, e.g. data[].paragraphs[].qas[]
     header: bool = True  # csv, tsv: the first record names the columns; else column_1, column_2, ...
+    quoting: bool = True  # csv, tsv: double quotes enclose fields (RFC 4180); False: they are plain text
     delimiter: str | None = None  # csv, tsv: one character; None is comma for csv and tab for tsv
     encoding: str = "utf-8"
     overrides: tuple[Overridable, ...] = ()
@@ -70,7 +72,9 @@ class PreprocessParams(Section):
     )  # fmt: skip
     min_chars: NonNegativeInt = 1
     max_chars: PositiveInt | None = None
-    dedup: Literal["none", "exact", "near"] = "none"
+    dedup: Literal["none", "exact", "near"] = "none"  # of the cleaned text; the row of the lowest ordinal stays
+    dedup_threshold: Fraction = 0.8  # near: least estimated Jaccard similarity of two rows' character shingles
+    dedup_keep_digits: bool = True  # near: rows whose digits differ are no duplicates
 
 
 class PromptParams(Section):
@@ -81,9 +85,20 @@ class PromptParams(Section):
     few_shot: tuple[dict[str, str], ...] | str = ()  # pairs {user, assistant}, or a JSONL file under data/assets
     chat: Literal["auto"] | bool = "auto"  # auto: the checkpoint's chat template where it has one
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn
+    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates without a system turn; fold: into the user turn
+    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that want turns in order; fold joins, drop keeps the last
+    date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+    on_other_preprocessing: Literal["fail", "warn"] = "fail"  # the checkpoint carries another preprocessor's fingerprint
+
+
+    @field_validator("date")
+    @classmethod
+    def _day(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.date.fromisoformat(value)
+        return value
 
 
 class BucketParams(Section):

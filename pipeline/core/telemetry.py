@@ -99,6 +99,7 @@ def timed(paths: Paths, stage: str) -> Iterator[None]:
     log = EventLog(paths.logs, stage)
     wall, used, started = time.perf_counter(), time.process_time(), time.time()
     log.info("started")
+    _merge(paths.work, stage, {"started": started, "exit_code": None})  # stays None when the process is killed
     code = 0
     try:
         yield
@@ -108,7 +109,7 @@ def timed(paths: Paths, stage: str) -> Iterator[None]:
         raise
     finally:
         data = {
-            "started": started, "wall_s": round(time.perf_counter() - wall, 4), "cpu_s": round(time.process_time() - used, 4),
+            "wall_s": round(time.perf_counter() - wall, 4), "cpu_s": round(time.process_time() - used, 4),
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "exit_code": code,
         }  # fmt: skip
         _merge(paths.work, stage, data)

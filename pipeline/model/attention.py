@@ -43,5 +43,6 @@ class FullAttention:
         hidden = place[None, :] > place[:, None]
         if spec.window is not None:
             hidden |= place[None, :] <= place[:, None] - spec.window
-        weights = functional.softmax(scores.masked_fill(hidden, float("-inf")).float(), dim=-1).to(q.dtype)
+        scores = scores.masked_fill(hidden, float("-inf")).to(torch.promote_types(q.dtype, torch.float32))
+        weights = functional.softmax(scores, dim=-1).to(q.dtype)
         return (weights @ v).transpose(0, 1)

@@ -7,6 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
+def padded_rows(count: int) -> int:
+    """The row count that a step of `count` tokens is padded to: few shapes, all of them probed."""
+    return max(2, count)
+
+
 class Linear(nn.Module):
     """y = x W^T + b. weight [out, in]; x [N, in] -> [N, out]."""
 
