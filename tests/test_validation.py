@@ -13,12 +13,12 @@ from pipeline.tables.duplicates import SeenIds
 from pipeline.tables.fields import MISSING, getter
 from pipeline.tables.json_text import parse
 from pipeline.tables.records import BadRow, Record
-from pipeline.tables.validation import Checked, Validator
+from pipeline.tables.validation import Checked, FileSpec, Validator
 
 
 def check(*rows: object, control: bool = False, openai: bool = False, textual: bool = False, **params: object) -> Checked:
     """Rows given as Python values (through strict JSON) or as JSON text."""
-    validator = Validator(DataParams(**params), source="f", control=control, openai=openai, textual=textual)
+    validator = Validator(DataParams(**params), FileSpec("f", control, openai, textual))
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     return validator.check(Record(number, parse(text.encode())) for number, text in enumerate(texts, 1))
 
@@ -204,7 +204,7 @@ def test_repeats_are_found_whatever_batches_ids_come_in(ids, cuts):
     table, edges = SeenIds(), sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
     for start, stop in itertools.pairwise(edges):
         repeats = table.add(b"".join(digests[start:stop]), np.arange(start, stop))
-        for index, first, same in zip(repeats.index, repeats.first_place, repeats.identical):
+        for index, first, same in zip(repeats.rows, repeats.first_place, repeats.identical):
             found[start + int(index)] = (int(first), bool(same))
     assert found == expected
 
@@ -223,5 +223,5 @@ def test_every_record_ends_as_row_or_reject(rows, as_openai):
 
 
 def test_a_fault_found_while_reading_is_handed_on():
-    done = Validator(DataParams(), source="f", control=False, openai=False, textual=False).check([Record(4, BadRow("too_deep", "why").bad)])
+    done = Validator(DataParams(), FileSpec("f")).check([Record(4, BadRow("too_deep", "why").bad)])
     assert done.rejects == [(0, 4, None, ("too_deep", "why"))]

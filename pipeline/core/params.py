@@ -90,6 +90,7 @@ class PromptParams(Section):
     date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+    on_other_preprocessing: Literal["fail", "warn"] = "fail"  # the checkpoint carries another preprocessor's fingerprint
 
 
     @field_validator("date")

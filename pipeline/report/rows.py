@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.core import schemas
-from pipeline.core.manifest import read_manifest, read_table, table_files
+from pipeline.core.manifest import read_batches, read_manifest, read_table, table_files
 from pipeline.core.paths import Paths
 
 BATCH_ROWS = 4096
@@ -35,6 +35,7 @@ class Row:
     source_file: str = ""
     source_line: int = 0
     raw: str = ""  # the text as it came
+    raw_messages: list[dict[str, Any]] | None = None  # the messages as they came, where the row has messages
     text: str = ""  # the text after cleaning
     prompt: str = ""  # what the model saw; the cleaned text where no prompt was built
     references: list[str] = field(default_factory=list)
@@ -82,6 +83,16 @@ def inputs(paths: Paths) -> Iterator[tuple[int, str, str, tuple[str, ...]]]:
         columns = (batch.column(name).to_pylist() for name in ("ordinal", "language", "text", "messages", "reference"))
         for ordinal, language, text, messages, reference in zip(*columns):
             yield ordinal, language or "und", spoken(text, messages) or "", tuple(json.loads(reference)) if reference else ()
+
+
+def ids(paths: Paths, wanted: set[str]) -> dict[str, list[int]]:
+    """Ordinals of the rows that have one of the ids: control rows and rows are numbered apart, so one id may have two."""
+    found: dict[str, list[int]] = {}
+    for batch in read_batches(paths.validated, "rows", ["ordinal", "id"]):
+        for ordinal, name in zip(batch["ordinal"].to_pylist(), batch["id"].to_pylist()):
+            if name in wanted:
+                found.setdefault(name, []).append(ordinal)
+    return found
 
 
 def rejected(paths: Paths) -> list[Row]:
@@ -165,7 +176,8 @@ def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
         yield Row(
             ordinal=item["ordinal"], sample=item["sample"], id=item["id"] or "", control=bool(item["control"]),
             source_file=item["source_file"] or "", source_line=item["source_line"] or 0,
-            raw=spoken(item["raw_text"], item["raw_messages"]) or "", text=clean,
+            raw=spoken(item["raw_text"], item["raw_messages"]) or "",
+            raw_messages=json.loads(item["raw_messages"]) if item["raw_messages"] else None, text=clean,
             prompt=clean if item["prompt"] is None else item["prompt"],
             references=json.loads(item["reference"]) if item["reference"] else [], meta=json.loads(item["meta"]) if item["meta"] else {},
             language=item["language"] or "und", steps=item["steps_applied"] or [], bucket=item["bucket"],
