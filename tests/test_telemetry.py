@@ -1,0 +1,79 @@
+"""Telemetry and logs: numbers of a run, bounded, without row text."""
+
+import json
+import os
+
+import pytest
+
+from pipeline.core import telemetry
+from pipeline.core.errors import DataError
+from pipeline.core.logging import EventLog, forget_old
+from pipeline.core.paths import Paths
+from pipeline.core.telemetry import Meter, timed
+
+
+def test_a_stage_leaves_its_numbers_and_its_rows(tmp_path):
+    paths = Paths(tmp_path)
+    with timed(paths, "generate"):
+        meter = Meter()
+        with meter.phase("decode"):
+            pass
+        meter.add("completion_tokens", 3)
+        meter.add("completion_tokens", 4)
+        meter.add("pages_used_max", 9)
+        meter.add("pages_used_max", 5)
+        meter.row(ordinal=1, completion_tokens=7, total_s=0.5)
+        meter.save(paths.work, "generate")
+    found = telemetry.collected(paths.work)["generate"]
+    assert found["counts"] == {"completion_tokens": 7, "pages_used_max": 9}
+    assert found["exit_code"] == 0
+    assert found["peak_rss_bytes"] > 1_000_000
+    assert telemetry.collected_rows(paths.work).to_pylist()[0]["completion_tokens"] == 7
+    telemetry.clear(paths.work)
+    assert telemetry.collected(paths.work) == {}
+    assert telemetry.collected_rows(paths.work).num_rows == 0
+
+
+def test_a_failing_stage_is_recorded_with_its_exit_code_and_not_its_words(tmp_path):
+    paths = Paths(tmp_path)
+    with pytest.raises(DataError), timed(paths, "validate"):
+        raise DataError("row 1: 'zebrafinch' is no text")
+    assert telemetry.collected(paths.work)["validate"]["exit_code"] == 3
+    text = "".join(file.read_text() for file in paths.logs.iterdir())
+    assert "DataError" in text
+    assert "zebrafinch" not in text
+
+
+def test_a_timeline_stays_bounded_and_in_order():
+    meter = Meter()
+    for number in range(5000):
+        meter.sample(running_rows=number)
+    times = [point["t_s"] for point in meter.timeline]
+    assert 1 < len(times) <= telemetry.TIMELINE_POINTS
+    assert times == sorted(times)
+
+
+def test_events_are_json_lines_and_old_days_go(tmp_path, monkeypatch, capsys):
+    for day in range(1, 10):
+        (tmp_path / f"2020-01-0{day}.jsonl").write_text("{}\n")
+    monkeypatch.delenv("PIPELINE_LOG_LEVEL", raising=False)
+    log = EventLog(tmp_path, "generate")
+    log.debug("not shown")
+    log.info("part saved", rows=64)
+    log.warning("store is large", bytes=5)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 7
+    events = [json.loads(line) for line in files[-1].read_text().splitlines()]
+    assert [(event["level"], event["message"], event["fields"]) for event in events] == [
+        ("info", "part saved", {"rows": 64}),
+        ("warning", "store is large", {"bytes": 5}),
+    ]
+    assert capsys.readouterr().err == "generate: store is large (bytes 5)\n"
+    assert len(forget_old(tmp_path, keep=2)) == 5
+
+
+def test_a_day_of_logs_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.core.logging.MAX_DAY_BYTES", 500)
+    for number in range(50):
+        EventLog(tmp_path, "x").info("event", number=number)
+    assert sum(os.path.getsize(file) for file in tmp_path.iterdir()) < 800
