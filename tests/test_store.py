@@ -97,7 +97,12 @@ def test_an_answer_keeps_every_value(tmp_path):
     whole = Completion(1, 0, (5, 2), (-0.25, -1.5), "stop", "token 2", (((5, -0.25), (6, -2.0)), ((2, -1.5), (9, -3.0))))
     CompletionStore(tmp_path).commit(answers_table(keys([1]), [whole]), run="a", model="m")
     row = next(CompletionStore(tmp_path).ordered(keys([1]))).to_pylist()[0]
-    assert (row["token_ids"], row["token_logprobs"], row["finish_reason"], row["finish_detail"]) == ([5, 2], [-0.25, -1.5], "stop", "token 2")
+    assert (row["token_ids"], row["token_logprobs"], row["finish_reason"], row["finish_detail"]) == (
+        [5, 2],
+        [-0.25, -1.5],
+        "stop",
+        "token 2",
+    )
     assert row["top_logprobs"][1] == [{"token_id": 2, "logprob": -1.5}, {"token_id": 9, "logprob": -3.0}]
 
 
