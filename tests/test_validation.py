@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from pipeline.tables.fields import MISSING, getter
 from pipeline.tables.json_text import parse
 from pipeline.tables.records import BadRow, Record
 from pipeline.tables.validation import Checked, FileSpec, Validator
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 
 
 def check(*rows: object, control: bool = False, openai: bool = False, textual: bool = False, **params: object) -> Checked:
@@ -191,7 +194,7 @@ def test_what_an_openai_request_may_not_ask_costs_the_row(row, expected):
     assert reason(row, openai=True) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(ids=st.lists(st.integers(0, 20), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_repeats_are_found_whatever_batches_ids_come_in(ids, cuts):
     seen, expected, found = {}, {}, {}
@@ -214,7 +217,7 @@ NAMES = st.sampled_from(["id", "text", "messages", "role", "content", "reference
 JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(rows=st.lists(JSON, max_size=5), as_openai=st.booleans())
 def test_every_record_ends_as_row_or_reject(rows, as_openai):
     done = check(*[json.dumps(row) for row in rows], openai=as_openai, overrides=("system", "stop"))

@@ -52,6 +52,29 @@ class DataParams(Section):
     max_row_bytes: PositiveInt = 16 * 1024 * 1024
     limit_rows: PositiveInt | None = None  # the first N rows of data.inputs only
 
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            "".encode(value)
+        except LookupError:
+            raise ValueError(f"{value!r} is no text encoding; utf-8, gb18030, big5, shift_jis, cp1252, utf-16, ...") from None
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError(f"must be one character that is no quote or line end, got {value!r}")
+        return value
+
+    @field_validator("records")
+    @classmethod
+    def _leads_to_a_list(cls, value: str | None) -> str | None:
+        if value is not None and "[]" not in value:
+            raise ValueError(f"must lead to a list, like data[].items[], got {value!r}")
+        return value
+
 
 class ModelParams(Section):
     """Which checkpoint answers, and in what precision."""

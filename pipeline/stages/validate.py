@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from pipeline.tables.readers import PARSERS, READERS, detect_format
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
+from pipeline.tables.streams import is_utf8, read_head
 from pipeline.tables.validation import Checked, FileSpec, check_chunk
 from pipeline.tables.workers import Workers, useful_workers
 
@@ -89,9 +91,10 @@ class Intake:
             self.files.append(report)
             try:
                 report["format"] = kind = self._format(source)
+                data = self._reading(source, kind)
                 spec = FileSpec(source.name, source.control, openai=kind == "openai-batch", textual=kind in ("csv", "tsv"))
-                chunks = READERS[kind](source.file, self._data)
-                for checked in self._workers.map(check_chunk, ((chunk, spec, self._data) for chunk in chunks)):
+                chunks = READERS[kind](source.file, data)
+                for checked in self._workers.map(check_chunk, ((chunk, spec, data) for chunk in chunks)):
                     yield self._take(self._limited(checked, source), source, index, report)
                     if self._is_full(source):
                         break
@@ -112,10 +115,25 @@ class Intake:
             raise DataError(f"{names}: not one readable row: {why}")
 
     def _format(self, source: Source) -> str:
-        """Control files may have another format than the inputs: theirs is told by content."""
-        if self._data.format == "auto" or (source.control and not _is_openai(source)):
-            return detect_format(source.file)
+        """data.format tells the inputs'; control files may differ, so theirs is told by content where that is possible."""
+        if self._data.format == "auto":
+            return detect_format(source.file, nested=self._data.records is not None)
+        if not source.control:
+            return self._data.format
+        with contextlib.suppress(Damaged):
+            found = detect_format(source.file)
+            return "openai-batch" if self._data.format == "openai-batch" and _is_openai(source, found) else found
         return self._data.format
+
+    def _reading(self, source: Source, kind: str) -> DataParams:
+        """Control rows in plain JSON Lines or arrays are read as such, whatever layout and encoding the inputs have."""
+        if not source.control or kind not in ("jsonl", "json"):
+            return self._data
+        head = read_head(source.file)
+        changed: dict[str, Any] = {"encoding": "utf-8"} if is_utf8(head) else {}
+        if head.lstrip()[:1] == b"[":
+            changed["records"] = None
+        return self._data.model_copy(update=changed)
 
     def _is_full(self, source: Source) -> bool:
         limit = self._data.limit_rows
@@ -201,9 +219,9 @@ class Intake:
         )
 
 
-def _is_openai(source: Source) -> bool:
+def _is_openai(source: Source, kind: str) -> bool:
     """True where the first record of a file looks like an OpenAI-batch request."""
-    if detect_format(source.file) != "jsonl":
+    if kind != "jsonl":
         return False
     chunk: Chunk = next(READERS["jsonl"](source.file, DataParams()), Chunk("records", 1, []))
     first = next(PARSERS[chunk.kind](chunk, DataParams()), None)

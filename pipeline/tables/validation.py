@@ -260,7 +260,9 @@ def _missing(path: str, row: dict[str, Any], null: bool) -> str:
     if "custom_id" in row and "body" in row:
         return "this looks like an OpenAI-batch line; set data.format: openai-batch"
     known = f"its other fields: {', '.join(map(repr, list(row)[:12]))}" if row else "nor any other but its id"
-    return f"no field {path!r} (data.text_field), {known}"
+    lists = [name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists else ""
+    return f"no field {path!r} (data.text_field), {known}{hint}"
 
 
 def _kind(value: Any) -> str:

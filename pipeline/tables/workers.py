@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -68,8 +69,13 @@ class Workers:
 
 def useful_workers(total_bytes: int, least_bytes: int) -> int:
     """How many processes pay for themselves on so many input bytes."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, MAX_WORKERS) if cores > 1 and total_bytes >= least_bytes else 0
+    count = min(cores(), MAX_WORKERS)
+    return count if count > 1 and total_bytes >= least_bytes else 0
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _result(future: Future[T]) -> T:
@@ -83,3 +89,4 @@ def _start() -> None:
     """Ctrl-C is the parent's to handle; a worker never outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.set_threshold(100_000)  # rows are trees of plain values: looking for cycles among them finds none
