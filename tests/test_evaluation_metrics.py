@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.core.errors import MissingInput, ParamsError
 from pipeline.core.params import EvaluateParams
-from pipeline.core.paths import Paths
 from pipeline.evaluation import behaviour, overlap, structure, translation
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.metrics import METRICS, choose, load_files, metric_columns, signatures
@@ -158,8 +157,7 @@ def test_distinct_empty_truncated_perplexity():
     ],
 )  # fmt: skip
 def test_refusal(text, refused):
-    phrases = behaviour.refusal_phrases(None, Paths("/nowhere").assets)
-    assert behaviour.refusal(answer(text), phrases) == refused
+    assert behaviour.refusal(answer(text)) == refused
 
 
 def test_copied_prompt_and_language_match():
@@ -210,6 +208,11 @@ def test_every_metric_gives_a_finite_number_or_nothing_on_awkward_answers(tmp_pa
                 value = metric.value(Answer(text, text, references, prompt=text))
                 assert value is None or math.isfinite(value), (metric.name, text[:10])
                 assert references or not metric.metric.needs_reference or value is None
+
+
+def test_metrics_that_need_no_option_work_without_files():
+    found = {name: metric.score(answer("I cannot help with that, idiot.", "fine")) for name, metric in METRICS.items() if metric.auto}
+    assert found["refusal"] == 1 and found["sensitive"] == 1
 
 
 def test_every_metric_has_a_signature_and_a_side():

@@ -1,9 +1,10 @@
 """Sensitive words: folding, edges by script, allow-list, spans in the text as it was, linear time whatever the list."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.core.errors import ParamsError
-from pipeline.core.paths import Paths
 from pipeline.evaluation.sensitive import Hit, WordList, fold, word_list
 
 LIST = WordList("# comment\n[drugs]\nbad\n毒品\n麻藥\n[names]\nJohn Doe  # a person\n!bad luck\n!缉毒品\n")
@@ -54,7 +55,7 @@ def test_steps_grow_with_the_text_and_not_with_the_list():
     assert [hit.id for hit in words.find("a word19999x here")] == ["general:20000"]
 
 
-def test_the_packages_own_list_loads(tmp_path):
-    own = word_list(None, Paths(tmp_path).assets)
+def test_the_packages_own_list_loads():
+    own = word_list(None, Path())
     assert {hit.category for hit in own.find("-----BEGIN PRIVATE KEY-----")} == {"secrets"}
     assert own.find("The weather is fine. 天气很好。") == []
