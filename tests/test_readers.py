@@ -8,6 +8,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
@@ -18,10 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core.params import DataParams
+from pipeline.core.errors import ParamsError
+from pipeline.core.params import DataParams, load_params
 from pipeline.tables.readers import PARSERS, READERS, detect_format
 from pipeline.tables.records import Bad, Damaged, Record
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 ROWS = [
     {"id": 1, "text": "one", "nested": {"a": 1}},
     {"id": 2, "text": "二", "nested": {"b": [1, 2]}},
@@ -31,7 +34,7 @@ ROWS = [
 
 def read(file: Path, kind: str | None = None, **params: object) -> list[Record]:
     data = DataParams(**params)
-    chunks = READERS[kind or detect_format(file)](file, data)
+    chunks = READERS[kind or detect_format(file, nested=data.records is not None)](file, data)
     return [record for chunk in chunks for record in PARSERS[chunk.kind](chunk, data)]
 
 
@@ -217,6 +220,9 @@ def test_rows_of_a_nested_document_see_their_parents_fields(tmp_path):
     assert values(put(tmp_path, "b.json", '{"k": 1, "example": [{"a": 2}]}'), "json", records="example[]") == [{"k": 1, "a": 2}]
     with pytest.raises(Damaged, match="exmple"):
         read(file, records="exmple[]")
+    with pytest.raises(Damaged, match="outside its rows"):
+        read(put(tmp_path, "c.json", '{"k": 1, "k": 2, "l": tru, "example": []}'), records="example[]")
+    assert detect_format(put(tmp_path, "d.json", json.dumps(document)), nested=True) == "json"
 
 
 # --- CSV
@@ -305,6 +311,9 @@ def test_a_cut_file_gives_its_whole_rows_and_then_says_so(tmp_path, pack):
         ("rows.tsv.gz", "a\tb\n", "tsv"),
         ("rows.jsonl", '{"a":1\n{"a":2}\n', "jsonl"),
         ("rows.jsonl", "", "jsonl"),
+        ("rows.jsonl", '[1]\n{"a":2}\n', "jsonl"),
+        ("rows.jsonl", "[\n{}\n]", "json"),
+        ("rows.json", '{"a": "' + "x" * 100_000 + '"}\n{"a": 2}', "jsonl"),
     ],
 )
 def test_content_decides_where_the_name_lies(tmp_path, name, content, kind):
@@ -393,13 +402,19 @@ def test_packed_and_empty_parquet_files_are_read(tmp_path):
     assert read(parquet(tmp_path, table.slice(0, 0))) == []
 
 
+def test_missing_numbers_and_repeated_columns_of_parquet(tmp_path):
+    assert values(parquet(tmp_path, pa.table({"id": [1.5, float("nan"), float("inf")]}))) == [{"id": 1.5}, {"id": None}, {"id": None}]
+    with pytest.raises(Damaged, match="'a' is there twice"):
+        read(parquet(tmp_path, pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])))
+
+
 # --- anything at all
 
 FORMATS = ["jsonl", "json", "csv", "tsv", "parquet"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     content=st.one_of(st.binary(max_size=200), st.text('[]{}",:\\ntu\n\r\t aé0', max_size=80).map(str.encode)),
     kind=st.sampled_from(FORMATS),
@@ -411,7 +426,7 @@ def test_no_bytes_can_crash_a_reader(tmp_path_factory, content, kind):
         assert numbers == sorted(set(numbers))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.none(), st.lists(TEXT, max_size=3)), max_size=4), max_size=6),
     data=st.data(),
@@ -427,7 +442,7 @@ def test_json_rows_come_through_unchanged_in_any_layout(tmp_path_factory, rows, 
     ) == [{"a": 1, **row} for row in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.tuples(TEXT, TEXT), max_size=6), delimiter=st.sampled_from([",", "\t", ";", "、"]), end=st.sampled_from(["\n", "\r\n"])
 )
@@ -436,3 +451,14 @@ def test_csv_rows_come_through_unchanged(tmp_path_factory, rows, delimiter, end)
     csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
     file = put(tmp_path_factory.getbasetemp(), "x.csv", text.getvalue())
     assert values(file, "csv", delimiter=delimiter) == [{"a": a, "b": b} for a, b in rows]
+
+
+# --- params
+
+
+@pytest.mark.parametrize(
+    "override", ["data.encoding=utf-9", "data.encoding=rot13", "data.delimiter=ab", "data.delimiter='\"'", "data.records=a.b"]
+)
+def test_impossible_reading_params_name_their_key(override):
+    with pytest.raises(ParamsError, match=override.split("=")[0]):
+        load_params(None, [override])

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from pipeline.tables.duplicates import SeenIds
 from pipeline.tables.fields import MISSING, getter
 from pipeline.tables.json_text import parse
 from pipeline.tables.records import BadRow, Record
-from pipeline.tables.validation import Checked, Validator
+from pipeline.tables.validation import Checked, FileSpec, Validator
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 
 
 def check(*rows: object, control: bool = False, openai: bool = False, textual: bool = False, **params: object) -> Checked:
     """Rows given as Python values (through strict JSON) or as JSON text."""
-    validator = Validator(DataParams(**params), source="f", control=control, openai=openai, textual=textual)
+    validator = Validator(DataParams(**params), FileSpec("f", control, openai, textual))
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     return validator.check(Record(number, parse(text.encode())) for number, text in enumerate(texts, 1))
 
@@ -191,7 +194,7 @@ def test_what_an_openai_request_may_not_ask_costs_the_row(row, expected):
     assert reason(row, openai=True) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(ids=st.lists(st.integers(0, 20), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_repeats_are_found_whatever_batches_ids_come_in(ids, cuts):
     seen, expected, found = {}, {}, {}
@@ -204,7 +207,7 @@ def test_repeats_are_found_whatever_batches_ids_come_in(ids, cuts):
     table, edges = SeenIds(), sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
     for start, stop in itertools.pairwise(edges):
         repeats = table.add(b"".join(digests[start:stop]), np.arange(start, stop))
-        for index, first, same in zip(repeats.index, repeats.first_place, repeats.identical):
+        for index, first, same in zip(repeats.rows, repeats.first_place, repeats.identical):
             found[start + int(index)] = (int(first), bool(same))
     assert found == expected
 
@@ -214,7 +217,7 @@ NAMES = st.sampled_from(["id", "text", "messages", "role", "content", "reference
 JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(rows=st.lists(JSON, max_size=5), as_openai=st.booleans())
 def test_every_record_ends_as_row_or_reject(rows, as_openai):
     done = check(*[json.dumps(row) for row in rows], openai=as_openai, overrides=("system", "stop"))
@@ -223,5 +226,5 @@ def test_every_record_ends_as_row_or_reject(rows, as_openai):
 
 
 def test_a_fault_found_while_reading_is_handed_on():
-    done = Validator(DataParams(), source="f", control=False, openai=False, textual=False).check([Record(4, BadRow("too_deep", "why").bad)])
+    done = Validator(DataParams(), FileSpec("f")).check([Record(4, BadRow("too_deep", "why").bad)])
     assert done.rejects == [(0, 4, None, ("too_deep", "why"))]

@@ -52,6 +52,29 @@ class DataParams(Section):
     max_row_bytes: PositiveInt = 16 * 1024 * 1024
     limit_rows: PositiveInt | None = None  # the first N rows of data.inputs only
 
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            "".encode(value)
+        except LookupError:
+            raise ValueError(f"{value!r} is no text encoding; utf-8, gb18030, big5, shift_jis, cp1252, utf-16, ...") from None
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError(f"must be one character that is no quote or line end, got {value!r}")
+        return value
+
+    @field_validator("records")
+    @classmethod
+    def _leads_to_a_list(cls, value: str | None) -> str | None:
+        if value is not None and "[]" not in value:
+            raise ValueError(f"must lead to a list, like data[].items[], got {value!r}")
+        return value
+
 
 class ModelParams(Section):
     """Which checkpoint answers, and in what precision."""
@@ -85,11 +108,12 @@ class PromptParams(Section):
     few_shot: tuple[dict[str, str], ...] | str = ()  # pairs {user, assistant}, or a JSONL file under data/assets
     chat: Literal["auto"] | bool = "auto"  # auto: the checkpoint's chat template where it has one
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse a system turn; fold: into the first user turn
-    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that refuse turns out of order; fold joins them, drop keeps the last
+    on_no_system_role: Literal["fold", "drop", "reject"] = "fold"  # templates without a system turn; fold: into the user turn
+    on_bad_turns: Literal["fold", "drop", "reject"] = "fold"  # templates that want turns in order; fold joins, drop keeps the last
     date: str | None = None  # YYYY-MM-DD for templates that print the day; None: the template's own default
     allow_control_tokens: bool = False  # True: control-token strings inside row text are parsed as such
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+    on_other_preprocessing: Literal["fail", "warn"] = "fail"  # the checkpoint carries another preprocessor's fingerprint
 
 
     @field_validator("date")
@@ -156,7 +180,8 @@ class EvaluateParams(Section):
     extract: str | dict[str, Any] = "text"  # text, last_number, choice, json, first_line, {regex: ...}, {after: ...}
     metrics: Literal["auto"] | tuple[str | dict[str, dict[str, Any]], ...] = "auto"
     slices: tuple[str, ...] = ("language", "bucket", "finish_reason", "step")  # or any field of the rows
-    sensitive_words: str | None = None  # a file under data/assets
+    sensitive_words: str | None = None  # a word list under data/assets; None: the package's own small one
+    refusals: str | None = None  # phrases of refusal, a file under data/assets; None: the package's own
     bootstrap: NonNegativeInt = 1000  # draws of the 95 % intervals
 
 

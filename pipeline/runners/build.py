@@ -51,7 +51,7 @@ class Answerer:
             return None
         text = canonical_json(schema)
         if text not in self._constraints:
-            self._constraints[text] = make_constraint(self.tokenizer, schema)
+            self._constraints[text] = make_constraint(self.tokenizer, schema, self.identity.stop_ids)
         return self._constraints[text]
 
 

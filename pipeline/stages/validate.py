@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +21,12 @@ from pipeline.tables.readers import PARSERS, READERS, detect_format
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
-from pipeline.tables.validation import Checked, Validator
+from pipeline.tables.streams import is_utf8, read_head
+from pipeline.tables.validation import Checked, FileSpec, check_chunk
+from pipeline.tables.workers import Workers, useful_workers
 
 log = logging.getLogger(__name__)
+PARALLEL_BYTES = 32 * 1024 * 1024  # of input files, from which on worker processes are started
 NUMBER_BITS = 40  # a place is file number << 40 | record number
 
 
@@ -37,10 +41,14 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     inputs = [describe_file(source.file, source.name) | {"control": source.control} for source in sources]
     for source in not_kept(sources):
         log.warning("%s: kept by neither Git nor DVC; its hash alone restores nothing (dvc add %s)", source.name, source.name)
-    with StageOutput(paths.validated, "validate") as out, Progress("validate", total=None, status=paths.work / "status.json") as progress:
+    with (
+        StageOutput(paths.validated, "validate") as out,
+        Progress("validate", total=None, status=paths.work / "status.json") as progress,
+        Workers(useful_workers(sum(item["bytes"] for item in inputs), PARALLEL_BYTES)) as workers,
+    ):
         out.open("rows", schemas.VALIDATED)
         out.open("rejected", schemas.REJECTED)
-        intake = Intake(data, sources, out)
+        intake = Intake(data, sources, out, workers)
         for count in intake.read_all():
             progress.update(count)
         intake.check_any_row()
@@ -67,8 +75,8 @@ def summary(manifest: dict[str, Any]) -> str:
 class Intake:
     """Carries ordinals, ids and counts over all files."""
 
-    def __init__(self, data: DataParams, sources: list[Source], out: StageOutput) -> None:
-        self._data, self._sources, self._out = data, sources, out
+    def __init__(self, data: DataParams, sources: list[Source], out: StageOutput, workers: Workers) -> None:
+        self._data, self._sources, self._out, self._workers = data, sources, out, workers
         self._ordinal = 0
         self._seen = {False: SeenIds(), True: SeenIds()}
         self.statistics = {False: Statistics(), True: Statistics()}
@@ -83,13 +91,11 @@ class Intake:
             self.files.append(report)
             try:
                 report["format"] = kind = self._format(source)
-                checker = Validator(
-                    self._data, source=source.name, control=source.control,
-                    openai=kind == "openai-batch", textual=kind in ("csv", "tsv"),
-                )  # fmt: skip
-                for chunk in READERS[kind](source.file, self._data):
-                    checked = self._limited(checker.check(PARSERS[chunk.kind](chunk, self._data)), source)
-                    yield self._take(checked, source, index, report)
+                data = self._reading(source, kind)
+                spec = FileSpec(source.name, source.control, openai=kind == "openai-batch", textual=kind in ("csv", "tsv"))
+                chunks = READERS[kind](source.file, data)
+                for checked in self._workers.map(check_chunk, ((chunk, spec, data) for chunk in chunks)):
+                    yield self._take(self._limited(checked, source), source, index, report)
                     if self._is_full(source):
                         break
             except Damaged as error:
@@ -109,10 +115,25 @@ class Intake:
             raise DataError(f"{names}: not one readable row: {why}")
 
     def _format(self, source: Source) -> str:
-        """Control files may have another format than the inputs: theirs is told by content."""
-        if self._data.format == "auto" or (source.control and not _is_openai(source)):
-            return detect_format(source.file)
+        """data.format tells the inputs'; control files may differ, so theirs is told by content where that is possible."""
+        if self._data.format == "auto":
+            return detect_format(source.file, nested=self._data.records is not None)
+        if not source.control:
+            return self._data.format
+        with contextlib.suppress(Damaged):
+            found = detect_format(source.file)
+            return "openai-batch" if self._data.format == "openai-batch" and _is_openai(source, found) else found
         return self._data.format
+
+    def _reading(self, source: Source, kind: str) -> DataParams:
+        """Control rows in plain JSON Lines or arrays are read as such, whatever layout and encoding the inputs have."""
+        if not source.control or kind not in ("jsonl", "json"):
+            return self._data
+        head = read_head(source.file)
+        changed: dict[str, Any] = {"encoding": "utf-8"} if is_utf8(head) else {}
+        if head.lstrip()[:1] == b"[":
+            changed["records"] = None
+        return self._data.model_copy(update=changed)
 
     def _is_full(self, source: Source) -> bool:
         limit = self._data.limit_rows
@@ -148,13 +169,13 @@ class Intake:
     def _without_repeats(self, checked: Checked, source: Source, index: int) -> tuple[pa.Table, list[int]]:
         numbers = checked.rows["source_line"].to_numpy()
         repeats = self._seen[source.control].add(checked.digests, numbers + (index << NUMBER_BITS))
-        if not len(repeats.index):
+        if not len(repeats.rows):
             return checked.rows, checked.places
-        ids = checked.rows["id"].take(repeats.index).to_pylist()
-        for at, first, same, row_id in zip(repeats.index, repeats.first_place, repeats.identical, ids):
+        ids = checked.rows["id"].take(repeats.rows).to_pylist()
+        for at, first, same, row_id in zip(repeats.rows, repeats.first_place, repeats.identical, ids):
             checked.rejects.append((checked.places[at], int(numbers[at]), row_id, self._repeat(int(first), bool(same), row_id)))
         keep = np.ones(checked.rows.num_rows, bool)
-        keep[repeats.index] = False
+        keep[repeats.rows] = False
         return checked.rows.filter(pa.array(keep)), [place for place, good in zip(checked.places, keep) if good]
 
     def _repeat(self, first: int, same: bool, row_id: str) -> Bad:
@@ -193,13 +214,14 @@ class Intake:
                 "mend the file, or set data.on_damaged_file: keep_good"
             )
         last = Record(report["rows"] + 1, Bad("damaged_file", detail))
-        checker = Validator(self._data, source=source.name, control=source.control, openai=False, textual=False)
-        return self._take(checker.check([last]), source, index, report)
+        return self._take(
+            check_chunk(Chunk("records", last.number, [last]), FileSpec(source.name, source.control), self._data), source, index, report
+        )
 
 
-def _is_openai(source: Source) -> bool:
+def _is_openai(source: Source, kind: str) -> bool:
     """True where the first record of a file looks like an OpenAI-batch request."""
-    if detect_format(source.file) != "jsonl":
+    if kind != "jsonl":
         return False
     chunk: Chunk = next(READERS["jsonl"](source.file, DataParams()), Chunk("records", 1, []))
     first = next(PARSERS[chunk.kind](chunk, DataParams()), None)

@@ -16,7 +16,7 @@ Number = jiter.LosslessFloat  # a number with a fraction or exponent, as the tex
 def parse(data: bytes) -> Any:
     """One JSON value of UTF-8 bytes. Floats stay text-exact (Number), integers have any size. Raises BadRow."""
     try:
-        return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, float_mode="lossless-float")
+        return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, float_mode="lossless-float", cache_mode="keys")
     except ValueError as error:
         return _second_look(data, str(error))
 
@@ -24,7 +24,7 @@ def parse(data: bytes) -> Any:
 def dump(value: Any) -> str:
     """Compact JSON with sorted keys; numbers as they were written. Raises BadRow for one beyond double precision's range."""
     try:
-        return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError as error:
         if isinstance(error.__cause__, BadRow):
             raise error.__cause__ from None

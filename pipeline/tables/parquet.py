@@ -36,10 +36,17 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(
             file, page_checksum_verification=True, memory_map=False, pre_buffer=False, coerce_int96_timestamp_unit="us"
         ) as parquet:
+            _check_names(parquet.schema_arrow.names)
             yield from parquet.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         message = " ".join(str(error).split())[:300]
         raise Damaged(f"Parquet cannot be read on: {message}") from None
+
+
+def _check_names(names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Damaged(f"column {twice[0]!r} is there twice")
 
 
 def rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Bad]:
@@ -53,6 +60,8 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Bad]:
 def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_finite(column), column, None)  # NaN is how many tools write a missing value
     wanted = _plain_type(column.type)
     if wanted != column.type:
         column = pc.cast(column, wanted)

@@ -17,6 +17,7 @@ from pipeline.tables.lines import each_line, split_lines, whole_lines
 from pipeline.tables.records import CHUNK_BYTES, Bad, BadRow, Chunk, Damaged, Record
 from pipeline.tables.streams import read_head, utf8_blocks
 
+LONG_LINE_BYTES = 16 * 1024 * 1024  # how far a first line is followed to tell lines from a document
 Reader = Callable[[Path, DataParams], Iterator[Chunk]]
 
 
@@ -112,8 +113,11 @@ PARSERS: dict[str, Callable[[Chunk, DataParams], Iterator[Record]]] = {
 }
 
 
-def detect_format(file: Path) -> str:
-    """Format of a file by its content first and its name second. Raises Damaged when neither says it."""
+def detect_format(file: Path, nested: bool = False) -> str:
+    """Format of a file by its content first and its name second; nested: data.records is set, so JSON is a document.
+
+    Raises Damaged when neither says it.
+    """
     head = read_head(file)
     name = file.name.lower()
     for packed in (".gz", ".zst", ".bz2"):
@@ -121,11 +125,11 @@ def detect_format(file: Path) -> str:
     if head.startswith(b"PAR1"):
         return "parquet"
     table = next((kind for kind in ("csv", "tsv") if name.endswith(f".{kind}")), None)
+    if b"\n" not in head:
+        head = read_head(file, LONG_LINE_BYTES)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
-    if text[:1] == b"[" and table is None:
-        return "json"
-    if text[:1] == b"{" and (table is None or _is_object(text.split(b"\n", 1)[0])):
-        return _lines_or_document(text, name)
+    if text[:1] in (b"[", b"{") and (table is None or _value(text.split(b"\n", 1)[0]) is not None):
+        return "json" if nested else _lines_or_document(text, name)
     if table:
         return table
     if name.endswith((".jsonl", ".ndjson")):
@@ -138,19 +142,23 @@ def detect_format(file: Path) -> str:
 
 
 def _lines_or_document(text: bytes, name: str) -> str:
-    """JSON Lines, unless the first object goes on over several lines."""
-    lines = text.split(b"\n")[:100]
-    if _is_object(lines[0]) or any(line.startswith(b"{") and _is_object(line) for line in lines[1:]):
+    """JSON Lines when some line is a whole object, or the first of several lines a whole value; else one document."""
+    first, *rest = text.split(b"\n")[:100]
+    value = _value(first)
+    if isinstance(value, dict) or (first[:1] == b"{" and any(line[:1] == b"{" and isinstance(_value(line), dict) for line in rest)):
         return "jsonl"
-    spread = (len(lines) > 1 and lines[0].strip() == b"{") or lines[0].rstrip().endswith((b",", b"[", b"{"))
+    if value is not None:
+        return "jsonl" if any(line.strip() for line in rest) else "json"
+    spread = first.strip() in (b"{", b"[") or first.rstrip().endswith((b",", b"[", b"{")) or text[:1] == b"["
     return "json" if spread or not name.endswith((".jsonl", ".ndjson")) else "jsonl"
 
 
-def _is_object(line: bytes) -> bool:
+def _value(line: bytes) -> Any:
+    """The JSON value that fills the line, None where there is none."""
     try:
-        return isinstance(json_text.parse(line), dict)
+        return json_text.parse(line)
     except BadRow:
-        return False
+        return None
 
 
 def _parsed(number: int, data: bytes) -> Record:
@@ -203,16 +211,24 @@ def _walk_document(cutter: Cutter, keys: list[str], siblings: dict[str, Any]) ->
         return
     seen = False
     for key in members(cutter):
-        name = json_text.parse(key)
+        name = _strict(key)
         if name == keys[0] and not seen:
             seen = True
             yield from _walk_document(cutter, keys[1:], siblings)
             continue
         value = cutter.value()
         if isinstance(value, bytes):
-            siblings[name] = json_text.parse(value)
+            siblings[name] = _strict(value)
     if not seen:
         raise Damaged(f"it has no field {keys[0]!r}, which data.records names")
+
+
+def _strict(value: bytes) -> Any:
+    """A part of the document that belongs to no single row. Raises Damaged."""
+    try:
+        return json_text.parse(value)
+    except BadRow as error:
+        raise Damaged(f"outside its rows the document is faulty: {error}") from None
 
 
 def _expanded(item: bytes | Bad, parents: dict[str, Any], steps: list[Any]) -> Iterator[bytes | Bad]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.core.errors import MissingInput, UsageError
 from pipeline.core.paths import Paths
 
-NO_DATA = (".dvc", ".md", ".gitignore", ".gitkeep", ".gitattributes")
+NO_DATA = (".dvc", ".md")  # left out of folders and globs, as hidden files are
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) ->
     Raises MissingInput for a name that leads nowhere; a control glob may match nothing.
     """
     found: dict[Path, Source] = {}
+    inputs = list(inputs)
+    if not inputs:
+        raise MissingInput("data.inputs: names no file; give at least one file, folder or glob")
     for pattern in inputs:
         for file in _expand(pattern, paths.root, required=True):
             found.setdefault(file, Source(file, paths.relative(file), False))
@@ -53,15 +56,17 @@ def refuse_outside_data(sources: Iterable[Source], paths: Paths) -> None:
 
 def not_kept(sources: Iterable[Source]) -> list[Source]:
     """Files whose bytes neither Git nor DVC keeps: a hash in a manifest could never bring them back."""
-    return [source for source in sources if not (_kept_by_dvc(source.file) or _kept_by_git(source.file))]
+    loose = [source for source in sources if not _has_pointer(source.file)]
+    tracked = {folder: _tracked(folder) for folder in {source.file.parent for source in loose}}
+    return [source for source in loose if source.file.name not in tracked[source.file.parent]]
 
 
 def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
     place = root / pattern
     if place.is_file():
         return [place]
-    found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(str(place), recursive=True))
-    files = _data_files(found)
+    found = glob.glob("**/*", root_dir=place, recursive=True) if place.is_dir() else glob.glob(str(place), recursive=True)
+    files = sorted(file for file in (place / name for name in found) if file.is_file() and not file.name.endswith(NO_DATA))
     if not files and required:
         pointer = place.with_name(place.name + ".dvc")
         hint = (
@@ -71,17 +76,16 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
     return files
 
 
-def _data_files(files: Iterable[Path]) -> list[Path]:
-    return sorted(file for file in files if file.is_file() and not file.name.startswith(".") and not file.name.endswith(NO_DATA))
-
-
-def _kept_by_dvc(file: Path) -> bool:
+def _has_pointer(file: Path) -> bool:
+    """True where `dvc add` has been called on the file or a folder above it."""
     return any(place.with_name(place.name + ".dvc").is_file() for place in (file, *file.parents) if place.name)
 
 
-def _kept_by_git(file: Path) -> bool:
-    command = ["git", "-C", str(file.parent), "ls-files", "--error-unmatch", "--", file.name]
+def _tracked(folder: Path) -> set[str]:
+    """Names of the files directly in a folder that Git knows; none where there is no Git."""
+    command = ["git", "-C", str(folder), "ls-files", "-z", "--", ":(glob)*"]
     try:
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+        found = subprocess.run(command, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return set()
+    return set(map(os.fsdecode, found.stdout.split(b"\0"))) if found.returncode == 0 else set()

@@ -59,9 +59,9 @@ def _skip(stream: pa.NativeFile, count: int) -> None:
         count -= len(stream.read(min(count, CHUNK_BYTES)))
 
 
-def read_head(file: Path) -> bytes:
-    """The first bytes of content, decompressed. Raises Damaged for formats that are not data at all."""
-    head = next(raw_blocks(file, HEAD_BYTES), b"")
+def read_head(file: Path, size: int = HEAD_BYTES) -> bytes:
+    """The first `size` bytes of content, decompressed. Raises Damaged for formats that are not data at all."""
+    head = next(raw_blocks(file, size), b"")
     for magic, what in FOREIGN.items():
         if head.startswith(magic):
             raise Damaged(f"it is {what}")
@@ -97,11 +97,16 @@ def check_encoding(head: bytes, encoding: str, marked: str | None) -> None:
 
 def looks_like_utf8(head: bytes) -> bool:
     """True for text with many non-ASCII bytes that all form UTF-8, which other encodings do by chance only when short."""
+    return is_utf8(head) and len(head) - len(head.translate(None, bytes(range(128, 256)))) >= 24
+
+
+def is_utf8(head: bytes) -> bool:
+    """True for the beginning of UTF-8 text, even when cut inside a character."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-    return len(head) - len(head.translate(None, bytes(range(128, 256)))) >= 24
+    return True
 
 
 def _without_mark(blocks: Iterable[bytes]) -> Iterator[bytes]:

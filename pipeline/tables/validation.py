@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 
 from pipeline.core import schemas
@@ -17,7 +19,8 @@ from pipeline.tables.fields import MISSING, getter, is_plain
 from pipeline.tables.json_text import Number, dump
 from pipeline.tables.openai_batch import unpack_request
 from pipeline.tables.overrides import check_overrides
-from pipeline.tables.records import Bad, BadRow, Record
+from pipeline.tables.readers import PARSERS
+from pipeline.tables.records import Bad, BadRow, Chunk, Record
 
 STANDARD = {"id_field": "id", "text_field": "text", "messages_field": "messages", "reference_field": "reference"}
 VALID = pa.schema([schemas.VALIDATED.field(name) for name in schemas.VALIDATED.names if name != "ordinal"])
@@ -38,11 +41,27 @@ class Checked:
     fields: Counter[str] = field(default_factory=Counter)
 
 
-class Validator:
-    """Checks the records of one file. `source` is its name in tables."""
+class FileSpec(NamedTuple):
+    """What a file's name, place and format mean for its rows. textual: CSV, where numbers come as text."""
 
-    def __init__(self, data: DataParams, *, source: str, control: bool, openai: bool, textual: bool) -> None:
-        self._data, self._source, self._control, self._openai, self._textual = data, source, control, openai, textual
+    source: str
+    control: bool = False
+    openai: bool = False
+    textual: bool = False
+
+
+def check_chunk(chunk: Chunk, spec: FileSpec, data: DataParams) -> Checked:
+    """Parse and check one chunk; needs nothing else, so that any process can do it."""
+    return _validator(data, spec).check(PARSERS[chunk.kind](chunk, data))
+
+
+class Validator:
+    """Checks the records of one file."""
+
+    def __init__(self, data: DataParams, spec: FileSpec) -> None:
+        self._data = data
+        self._source, self._control, self._openai, self._textual = spec
+        openai = spec.openai
         id_field, messages_field = ("custom_id", "messages") if openai else (data.id_field, data.messages_field)
         self._id = self._taker(id_field, "id_field")
         self._text = self._taker(data.text_field, "text_field")
@@ -153,9 +172,16 @@ class Validator:
         return pa.Table.from_arrays(arrays, schema=VALID)
 
 
+@lru_cache(maxsize=4)
+def _validator(data: DataParams, spec: FileSpec) -> Validator:
+    return Validator(data, spec)
+
+
 def reference_json(value: Any) -> str | None:
     """References as a JSON array of texts; None when there is none. Empty text is no reference."""
-    if value is MISSING or value is None or value == "" or value == []:
+    if isinstance(value, str):
+        return dump([value]) if value else None
+    if value is MISSING or value is None:
         return None
     items = value if isinstance(value, list) else [value]
     texts = [text for text in map(_reference_text, items) if text]
@@ -234,7 +260,9 @@ def _missing(path: str, row: dict[str, Any], null: bool) -> str:
     if "custom_id" in row and "body" in row:
         return "this looks like an OpenAI-batch line; set data.format: openai-batch"
     known = f"its other fields: {', '.join(map(repr, list(row)[:12]))}" if row else "nor any other but its id"
-    return f"no field {path!r} (data.text_field), {known}"
+    lists = [name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists else ""
+    return f"no field {path!r} (data.text_field), {known}{hint}"
 
 
 def _kind(value: Any) -> str:
@@ -245,7 +273,4 @@ def _kind(value: Any) -> str:
 
 
 def _digest(row_id: str, columns: tuple[str | None, ...]) -> bytes:
-    content = blake2b(digest_size=16)
-    for column in columns:
-        content.update(b"\xff" if column is None else column.encode() + b"\xfe")
-    return blake2b(row_id.encode(), digest_size=16).digest() + content.digest()
+    return blake2b(row_id.encode(), digest_size=16).digest() + blake2b(orjson.dumps(columns), digest_size=16).digest()

@@ -24,7 +24,7 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.source, self.where = source, where
-        self._values = {name: "" for name in NAMED_TOKENS} | dict(tokens) | dict(kwargs or {})
+        self._values = dict.fromkeys(NAMED_TOKENS, "") | dict(tokens) | dict(kwargs or {})
         self._template = compile_template(source, where, date=date)
         self.digest = sha256_json({"template": source, "tokens": dict(tokens)})
 

@@ -26,7 +26,7 @@ def checked_turns(messages: Any) -> list[Turn]:
     turns = [_checked(turn, number) for number, turn in enumerate(messages, 1)]
     last = turns[-1]["role"]
     if last not in ("user", "tool"):
-        raise BadTurns("bad_roles", f"the last of {len(turns)} turns is of role {last}; it must be the user's (or a tool's): nothing to answer")
+        raise BadTurns("bad_roles", f"the last of {len(turns)} turns is of role {last}; it must be the user's or a tool's")
     return turns
 
 
@@ -40,7 +40,9 @@ def with_system(turns: list[Turn], system: str | None, replace: bool) -> list[Tu
 
 def with_examples(turns: list[Turn], examples: Sequence[tuple[str, str]]) -> list[Turn]:
     """The turns with question and answer pairs behind the system turn."""
-    shown = [turn for user, assistant in examples for turn in ({"role": "user", "content": user}, {"role": "assistant", "content": assistant})]
+    shown: list[Turn] = []
+    for user, assistant in examples:
+        shown += [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
     head = 1 if turns and turns[0]["role"] == "system" else 0
     return [*turns[:head], *shown, *turns[head:]]
 
@@ -73,8 +75,10 @@ def alternating(turns: list[Turn], policy: Policy) -> list[Turn]:
         return turns
     if policy == "reject":
         raise BadTurns(
-            "bad_roles", f"turn {wrong + 1 + len(head)} is of role {rest[wrong]['role']}; the chat template wants user and assistant in turn, "
-            "the user first; set prompt.on_bad_turns to fold or drop")  # fmt: skip
+            "bad_roles",
+            f"turn {wrong + 1 + len(head)} is of role {rest[wrong]['role']}; the chat template wants user and assistant in turn, the user "
+            "first; set prompt.on_bad_turns to fold or drop",
+        )
     joined: list[Turn] = []
     for turn in rest:
         role = "assistant" if turn["role"] == "assistant" else "user"

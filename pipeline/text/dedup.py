@@ -161,7 +161,8 @@ class Deduplicator:
 
     def _alike(self, signatures: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Whether the estimated Jaccard similarity of each pair reaches the threshold."""
-        return np.asarray((signatures[rows] == signatures[others]).mean(axis=1) >= self._threshold)
+        good: np.ndarray = np.asarray((signatures[rows] == signatures[others]).mean(axis=1) >= self._threshold)
+        return good
 
     def _close(self) -> None:
         for file in (*self._bands, self._signatures):
@@ -181,7 +182,7 @@ def _first_equal(exact: np.ndarray) -> np.ndarray:
 
 def _last_survivor(first: np.ndarray, removed: np.ndarray) -> np.ndarray:
     """Follow an exact duplicate whose first copy was itself removed as a near duplicate."""
-    target = first[removed]
+    target: np.ndarray = first[removed]
     while (again := first[target] >= 0).any():
         target = np.where(again, first[target], target)
     return target
@@ -276,4 +277,3 @@ def _character_tables() -> tuple[np.ndarray, np.ndarray]:
         elif len(small := c.lower()) == 1:
             lower[code] = ord(small)
     return lower, kind
-

@@ -7,19 +7,28 @@ import re
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 BLOCKS = frozenset(
-    "address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
-    "hr html li main nav ol p section summary table tbody tfoot thead title tr ul".split()
+    re.findall(
+        r"\w+",
+        "address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
+        "hr html li main nav ol p section summary table tbody tfoot thead title tr ul",
+    )
 )
 INLINE = frozenset(
-    "a abbr b bdi bdo big br button center cite code data del dfn em font head i iframe img input ins kbd label link mark meta "
-    "noscript option pre q s samp script select small span strike strong style sub sup svg td template textarea th time tt u var "
-    "video wbr caption col colgroup".split()
+    re.findall(
+        r"\w+",
+        "a abbr b bdi bdo big br button caption center cite code col colgroup data del dfn em font head i iframe img input ins kbd "
+        "label link mark meta noscript option pre q s samp script select small span strike strong style sub sup svg td template "
+        "textarea th time tt u var video wbr",
+    )
 )
+ROW_LIKE = {"li": ("\n- ", ""), "tr": ("\n", ""), "dt": ("\n", ""), "dd": ("\n", "")}
 DROPPED = "script, style, noscript, template, head > link, head > meta, svg, iframe"
 _NAMES = "|".join(sorted(BLOCKS | INLINE, key=lambda name: (-len(name), name)))
 KNOWN_TAG = re.compile(rf"</?(?:{_NAMES})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 DOCUMENT = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])", re.IGNORECASE | re.DOTALL)
-WHOLE = re.compile(rf"\s*<(?:{_NAMES})(?:\s[^<>]*)?/?>.*(?:</(?:{_NAMES})\s*>|<(?:br|hr|img)(?:\s[^<>]*)?/?>)\s*", re.IGNORECASE | re.DOTALL)
+WHOLE = re.compile(
+    rf"\s*<(?:{_NAMES})(?:\s[^<>]*)?/?>.*(?:</(?:{_NAMES})\s*>|<(?:br|hr|img)(?:\s[^<>]*)?/?>)\s*", re.IGNORECASE | re.DOTALL
+)
 NO_TAG = re.compile(rf"<(?!/?(?:{_NAMES})(?:\s[^<>]*)?/?>|!--|!doctype|\?xml)", re.IGNORECASE)
 
 
@@ -68,9 +77,8 @@ def _walk(root: LexborNode, parts: list[str]) -> None:
         elif tag in ("code", "kbd", "samp"):
             _append(parts, _inline(node.text(deep=True)))
         elif tag not in ("-comment", "!doctype", "-doctype"):
-            around = "\n\n" if tag in BLOCKS - {"li", "tr", "dt", "dd"} else "\n" if tag in BLOCKS else ""
-            before = "\n- " if tag == "li" else around
-            after = "\t" if tag in ("td", "th") and node.next is not None else around
+            before, after = ROW_LIKE.get(tag) or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
+            after = "\t" if tag in ("td", "th") and node.next is not None else after
             todo += [after, *reversed(list(node.iter(include_text=True))), before]
 
 

@@ -25,6 +25,7 @@ from pipeline.text.steps import choose_steps, clean_texts
 
 VERSION = 1
 STAGE = "preprocess"
+VALIDATED_COLUMNS = ["ordinal", "id", "source_file", "source_line", "control", "text", "messages", "overrides"]  # all that is read
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Preprocessor:
         self.fingerprint = sha256_json(
             {
                 "version": VERSION,
-                "steps": [{"name": s.name, "version": s.version, "options": dict(s.options)} for s in self.steps],
+                "steps": [step.describe() for step in self.steps],
                 "min_chars": params.min_chars,
                 "max_chars": params.max_chars,
                 "dedup": [DEDUP_VERSION, params.dedup, params.dedup_threshold, params.dedup_keep_digits],
@@ -60,11 +61,15 @@ class Preprocessor:
         clean, rejected = self.clean(validated)
         if self.params.dedup == "none":
             return clean, rejected
-        kept = validated.filter(pc.is_in(validated["ordinal"], clean["ordinal"].combine_chunks()))
+        kept = self.kept(validated, clean)
         with Deduplicator(self.params.dedup_threshold) as dedup:
             dedup.add(self.fingerprints(clean, kept))
             clean, duplicates = split_duplicates(clean, kept, dedup.duplicates())
         return clean, pa.concat_tables([rejected, duplicates]).sort_by("ordinal")
+
+    def kept(self, validated: pa.Table, clean: pa.Table) -> pa.Table:
+        """The validated rows that came out clean."""
+        return validated.filter(pc.is_in(validated["ordinal"], clean["ordinal"].combine_chunks()))
 
     def fingerprints(self, clean: pa.Table, kept: pa.Table) -> Fingerprints:
         """What duplicates among clean rows are found by; `kept` holds the same rows as they were validated."""
@@ -128,7 +133,7 @@ def flatten(validated: pa.Table) -> Flat:
 def _contents(turns: Any) -> list[str]:
     """Every text of a conversation in order; whatever else it holds is left alone."""
     found: list[str] = []
-    _map_contents(turns, lambda text: (found.append(text), text)[1])
+    _map_contents(turns, found.append)
     return found
 
 
@@ -136,7 +141,10 @@ def _map_contents(turns: Any, change: Any) -> Any:
     """The conversation with its texts changed, roles and all other keys as they are."""
     if not isinstance(turns, list):
         return turns
-    return [{**turn, "content": _map_content(turn["content"], change)} if isinstance(turn, dict) and "content" in turn else turn for turn in turns]
+    return [
+        {**turn, "content": _map_content(turn["content"], change)} if isinstance(turn, dict) and "content" in turn else turn
+        for turn in turns
+    ]
 
 
 def _map_content(content: Any, change: Any) -> Any:
@@ -177,7 +185,11 @@ def _sums(texts: pa.Array, row_of: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    return pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in table[name].chunks]) if table[name].num_chunks else pa.array([], pa.large_string())
+    return (
+        pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in table[name].chunks])
+        if table[name].num_chunks
+        else pa.array([], pa.large_string())
+    )
 
 
 def _split(clean: pa.Table, validated: pa.Table, reasons: Sequence[tuple[str, str] | None]) -> tuple[pa.Table, pa.Table]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.errors import ModelError, ParamsError
+from pipeline.core.hashing import sha256_json
 from pipeline.core.params import PromptParams
 from pipeline.text import conversation
 from pipeline.text.chat_template import ChatTemplate
@@ -81,6 +82,22 @@ class PromptBuilder:
         self._raw_examples = [dict(example) for example in examples]
         self._fixed_text = json.dumps([params.system, self._raw_examples], ensure_ascii=False)
         self._examples_by_marker: dict[str, list[tuple[str, str]]] = {}
+
+    @property
+    def uses_chat(self) -> bool:
+        """Whether the checkpoint's chat template makes the prompts."""
+        return self._chat is not None
+
+    @property
+    def reads_fields(self) -> bool:
+        """Whether a user template may read the rows' other fields."""
+        return self._template is not None
+
+    @property
+    def digest(self) -> str:
+        """What a prompt depends on besides its row and the tokenizer."""
+        params = self._params.model_dump(mode="json", exclude={"few_shot"})
+        return sha256_json([params, self._raw_examples, self._chat.digest if self._chat else None])
 
     def build(self, rows: Sequence[PromptRow]) -> list[Prompt | Refusal]:
         """One prompt or refusal per row, in order; texts are encoded in one batch."""
@@ -163,8 +180,9 @@ class PromptBuilder:
         shorter = self._shortened(row, draft.marker, len(ids), room) if self._params.on_too_long != "reject" and room > 0 else None
         return shorter or Refusal(
             "prompt_too_long",
-            f"row {row.id}: prompt has {len(ids)} tokens, room for {room} (model.max_model_len {self._max_model_len} - "
-            f"max_new_tokens {row.max_new_tokens}); shorten the text, raise model.max_model_len, or set prompt.on_too_long to truncate_left")
+            f"row {row.id}: prompt has {len(ids)} tokens, room for {room} (model.max_model_len {self._max_model_len} - max_new_tokens "
+            f"{row.max_new_tokens}); shorten the text, raise model.max_model_len, or set prompt.on_too_long to truncate_left",
+        )
 
     def _encoded(self, draft: _Draft) -> list[int]:
         if draft.marker in draft.marked:

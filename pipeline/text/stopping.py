@@ -14,6 +14,7 @@ from pipeline.text.token_bytes import incomplete_tail
 from pipeline.text.tokenizer import Tokenizer
 
 INCOMPLETE = "incomplete_character"
+TAIL_TOKENS = 16  # hold the last four bytes of a text, empty tokens among them
 Text = TypeVar("Text", str, bytes)
 
 
@@ -79,15 +80,16 @@ def final_text(
 
 
 def _whole_characters(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, bool]:
-    """The decoded text without an unfinished character at its end, and whether there was one."""
-    size = len(tokenizer.bytes_of)
-    tail = b"".join(tokenizer.bytes_of[i] if i < size else b"" for i in ids[-8:])
-    missing = incomplete_tail(tail)
+    """The decoded text without an unfinished character at its end, and whether there was one.
+
+    The tokens of the last characters are decoded by their bytes, because one of them may end one character and begin the next.
+    """
+    pieces = [tokenizer.bytes_of[i] if i < len(tokenizer.bytes_of) else b"" for i in ids]
+    missing = incomplete_tail(b"".join(pieces[-TAIL_TOKENS:]))
     if not missing:
         return tokenizer.decode(ids), False
-    kept = len(ids)
-    dropped = b""
-    while len(dropped) < missing:
+    kept, tail = len(ids), b""
+    while kept and (len(tail) < missing or incomplete_tail(b"".join(pieces[max(0, kept - TAIL_TOKENS) : kept]))):
         kept -= 1
-        dropped = (tokenizer.bytes_of[ids[kept]] if ids[kept] < size else b"") + dropped
-    return tokenizer.decode(ids[:kept]) + dropped[: len(dropped) - missing].decode("utf-8", "replace"), True
+        tail = pieces[kept] + tail
+    return tokenizer.decode(ids[:kept]) + tail[: len(tail) - missing].decode("utf-8", "replace"), True

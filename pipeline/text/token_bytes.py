@@ -90,6 +90,8 @@ def _by_difference(rust: RustTokenizer) -> Any:
     before = rust.decode([anchor])
 
     def one(token: str) -> bytes:
-        return str(rust.decode([anchor, rust.token_to_id(token)]))[len(before) :].encode()
+        token_id = rust.token_to_id(token)
+        assert token_id is not None
+        return str(rust.decode([anchor, token_id]))[len(before) :].encode()
 
     return one
