@@ -15,6 +15,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 OK := import sys; sys.exit(sys.version_info < (3, 11))
 export PYTHONNOUSERSITE := 1
 
+# Shows the large downloads, keeps all of pip's words in a log, and shows its end when pip fails.
+install = $(PIP) install $(1) 2>&1 | tee $(VENV)/install.log | sed -nE '/^ *Downloading .*[0-9]{2}(\.[0-9]+)? [MG]B\)/p' || \
+  { grep -vE '^Requirement already|is ignored: it is neither' $(VENV)/install.log | tail -n 8 >&2; echo "error: pip could not install $(1); the same command goes on from here" >&2; exit 2; }
+
 run: $(VENV)/.installed
 	@$(PY) -m pipeline night
 
@@ -27,13 +31,13 @@ lint: $(VENV)/.installed-dev
 # A stamp is made only when all went well, so an interrupted installation is taken up again by the same command.
 $(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.made
 	@echo "installing the locked packages into $(VENV) (torch is the largest; README: CPU or CUDA)"
-	@$(PIP) install --quiet -r requirements.lock
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(call install,-r requirements.lock)
+	@$(call install,--no-deps --no-build-isolation --editable .)
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 	@echo "installing the test packages into $(VENV)"
-	@$(PIP) install --quiet -r requirements.lock -r requirements-dev.lock
+	@$(call install,-r requirements.lock -r requirements-dev.lock)
 	@touch $@
 
 $(VENV)/.made:

@@ -13,9 +13,34 @@ import click
 
 from pipeline import __version__
 from pipeline.core.errors import PipelineError
+from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 
 # name: (module:attribute, one line of help); a test keeps both true
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("pipeline.cli.run:run", "The whole chain on any files, without DVC or Git."),
+    "score": ("pipeline.cli.run:score", "Score answers made elsewhere; no model is loaded."),
+    "model": ("pipeline.cli.stages:model", "Stage: find and check the checkpoint."),
+    "validate": ("pipeline.cli.stages:validate", "Stage: input files to rows."),
+    "preprocess": ("pipeline.cli.stages:preprocess", "Stage: clean the rows."),
+    "bucket": ("pipeline.cli.stages:bucket", "Stage: templates, tokens, order by length."),
+    "generate": ("pipeline.cli.stages:generate", "Stage: answer every prompt."),
+    "evaluate": ("pipeline.cli.stages:evaluate", "Stage: score the answers."),
+    "gate": ("pipeline.cli.stages:gate", "Stage: judge the scores."),
+    "report": ("pipeline.cli.stages:report", "Stage: bad cases and the report."),
+    "publish": ("pipeline.cli.stages:publish", "Stage: results and their manifest."),
+    "query": ("pipeline.cli.query:query", "DuckDB over all tables; named queries."),
+    "verify": ("pipeline.cli.verify:verify", "Hash again all that the manifests name."),
+    "trace": ("pipeline.cli.trace:trace", "One row's whole life; replay it alone."),
+    "compare": ("pipeline.cli.compare:compare", "Two runs: which rows changed, why, better or worse."),
+    "store": ("pipeline.cli.store:store", "The completion store: stats and prune."),
+    "night": ("pipeline.cli.night:night", "What cron calls: dvc repro, the record, the night page, a word when red."),
+    "checkpoint": ("pipeline.cli.checkpoint:checkpoint", "Bring, show and shrink checkpoints."),
+    "status": ("pipeline.cli.night:status", "What runs now, how far it is, and how the last run ended."),
+    "plan": ("pipeline.cli.plan:plan", "Before the night: rows, tokens, padding, memory, time, and what DVC would run."),
+    "doctor": ("pipeline.cli.doctor:doctor", "What is wrong with this machine or this project."),
+    "label": ("pipeline.cli.label:label", "Bad cases out to people, their verdicts back in."),
+    "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),
+}
 
 
 class LazyGroup(click.Group):
@@ -39,8 +64,9 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--log-level", type=click.Choice(LEVELS), help="What reaches logs/ and the terminal (default: info, warning).")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
+def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """Batch inference every night: rows in; answers, scores, bad cases and a manifest out.
 
     \b
@@ -48,6 +74,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
         python -m pipeline run questions.jsonl --out /tmp/answers
     """
     ctx.obj = {"debug": debug}
+    if log_level:
+        os.environ[LEVEL_VARIABLE] = log_level  # the stages under DVC inherit it
 
 
 def main(args: list[str] | None = None) -> None:

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -24,7 +25,7 @@ from pydantic import BaseModel
 
 from pipeline import __version__
 from pipeline.core.errors import MissingInput
-from pipeline.core.hashing import ContentHasher, code_digest, sha256_file
+from pipeline.core.hashing import ContentHasher, code_digest, sha256_file, sha256_json
 
 FORMAT = "pipeline-manifest/1"
 ROW_GROUP_ROWS = 8192
@@ -130,6 +131,7 @@ class StageOutput:
         self.folder, self.stage = folder, stage
         self.temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
         self._writers: dict[str, TableWriter] = {}
+        self._code = code_digest(f"pipeline.stages.{stage}")
         self._finished = False
 
     def __enter__(self) -> StageOutput:
@@ -167,7 +169,8 @@ class StageOutput:
         named = {item["path"] for item in outputs}
         others = sorted(p for p in self.temporary.rglob("*") if p.is_file() and p.relative_to(self.temporary).as_posix() not in named)
         outputs.extend(describe_file(p, p.relative_to(self.temporary).as_posix()) for p in others)
-        manifest = stage_manifest(self.stage, inputs=inputs, outputs=outputs, rows=rows, params=params, mixed=mixed, **extra)
+        manifest = stage_manifest(
+            self.stage, inputs=inputs, outputs=outputs, rows=rows, params=params, mixed=mixed, code_sha256=self._code, **extra)  # fmt: skip
         write_json(self.temporary / "manifest.json", manifest)
         replace_folder(self.temporary, self.folder)
         self._finished = True
@@ -176,10 +179,14 @@ class StageOutput:
 
 def stage_manifest(
     stage: str, *, inputs: Iterable[dict[str, Any]], outputs: Iterable[dict[str, Any]], rows: RowCount | None,
-    params: dict[str, Any], mixed: Iterable[str] = (), **extra: Any,
+    params: dict[str, Any], mixed: Iterable[str] = (), code_sha256: str | None = None, **extra: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """The manifest of one stage as plain data. `code.sha256` covers the stage's import closure."""
-    mixed = sorted(mixed)
+    """The manifest of one stage as plain data. `code.sha256` covers the stage's import closure.
+
+    code_sha256: the digest taken when the stage began; a different one now marks the run mixed.
+    """
+    code = code_digest(f"pipeline.stages.{stage}")
+    mixed = sorted([*mixed, *(["code"] if code_sha256 not in (None, code) else [])])
     manifest = {
         "format": FORMAT,
         "stage": stage,
@@ -187,12 +194,18 @@ def stage_manifest(
         "outputs": sorted(outputs, key=lambda item: item["path"]),
         "rows": asdict(rows) if rows else None,
         "params": plain(params),
-        "code": {"version": __version__, "sha256": code_digest(f"pipeline.stages.{stage}")},
+        "code": {"version": __version__, "sha256": code_sha256 or code},
         "packages": package_versions(),
         "mixed": bool(mixed),
         "changed_during_run": mixed,
     }
-    return manifest | {key: plain(value) for key, value in extra.items()}
+    return signed(manifest | {key: plain(value) for key, value in extra.items()})
+
+
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """With `self_sha256` over all other keys, so that `pipeline verify` finds an edited number."""
+    rest = {key: value for key, value in manifest.items() if key != "self_sha256"}
+    return rest | {"self_sha256": sha256_json(rest)}
 
 
 def plain(value: Any) -> Any:
@@ -248,6 +261,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return data
 
 
+def read_json(file: Path, made_by: str) -> dict[str, Any]:
+    """A JSON object that a stage wrote. Raises MissingInput naming the stage that makes it."""
+    try:
+        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingInput(f"{file}: not there yet; run `pipeline {made_by}` first, or the whole chain") from None
+    return data
+
+
 def read_table(folder: Path, name: str = "rows", columns: list[str] | None = None) -> pa.Table:
     """A whole table of a stage folder, parts in order."""
     return pa.concat_tables([pq.read_table(file, columns=columns) for file in table_files(folder, name)])
@@ -276,7 +298,7 @@ def write_json(file: Path, data: Any) -> None:
 def write_bytes(file: Path, data: bytes) -> None:
     """Temporary name, flush, rename: a reader sees the old bytes or the new ones."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         with open(temporary, "wb") as handle:
             handle.write(data)
@@ -292,7 +314,7 @@ def replace_folder(new: Path, final: Path) -> None:
     """Put `new` where `final` is: exchanged in one system call where the file system can, else by two renames."""
     for file in new.rglob("*"):
         if file.is_file():
-            _sync(file)
+            sync(file)
     if not final.exists():
         os.rename(new, final)
     else:
@@ -303,7 +325,7 @@ def replace_folder(new: Path, final: Path) -> None:
             os.rename(final, old)
             os.rename(new, final)
         shutil.rmtree(old, ignore_errors=True)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def sweep_leftovers(folder: Path) -> None:
@@ -315,7 +337,7 @@ def sweep_leftovers(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

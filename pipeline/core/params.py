@@ -42,6 +42,7 @@ class DataParams(Section):
     completion_field: str | None = None  # answers made elsewhere, for `pipeline score`
     records: str | None = None  # path to the rows of a nested JSON file, e.g. data[].paragraphs[].qas[]
     header: bool = True  # csv, tsv: the first record names the columns; else column_1, column_2, ...
+    quoting: bool = True  # csv, tsv: double quotes enclose fields (RFC 4180); False: they are plain text
     delimiter: str | None = None  # csv, tsv: one character; None is comma for csv and tab for tsv
     encoding: str = "utf-8"
     overrides: tuple[Overridable, ...] = ()
@@ -50,6 +51,29 @@ class DataParams(Section):
     on_duplicate_id: Literal["reject", "fail"] = "reject"
     max_row_bytes: PositiveInt = 16 * 1024 * 1024
     limit_rows: PositiveInt | None = None  # the first N rows of data.inputs only
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            "".encode(value)
+        except LookupError:
+            raise ValueError(f"{value!r} is no text encoding; utf-8, gb18030, big5, shift_jis, cp1252, utf-16, ...") from None
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError(f"must be one character that is no quote or line end, got {value!r}")
+        return value
+
+    @field_validator("records")
+    @classmethod
+    def _leads_to_a_list(cls, value: str | None) -> str | None:
+        if value is not None and "[]" not in value:
+            raise ValueError(f"must lead to a list, like data[].items[], got {value!r}")
+        return value
 
 
 class ModelParams(Section):
@@ -155,20 +179,27 @@ class EvaluateParams(Section):
 
     extract: str | dict[str, Any] = "text"  # text, last_number, choice, json, first_line, {regex: ...}, {after: ...}
     metrics: Literal["auto"] | tuple[str | dict[str, dict[str, Any]], ...] = "auto"
-    slices: tuple[str, ...] = ()  # fields of meta, or bucket, language, finish_reason, step
-    sensitive_words: str | None = None  # a file under data/assets
+    slices: tuple[str, ...] = ("language", "bucket", "finish_reason", "step")  # or any field of the rows
+    sensitive_words: str | None = None  # a word list under data/assets; None: the package's own small one
+    refusals: str | None = None  # phrases of refusal, a file under data/assets; None: the package's own
     bootstrap: NonNegativeInt = 1000  # draws of the 95 % intervals
 
 
 class GateParams(Section):
-    """Limits. Without limits and without an accepted baseline the gate is green."""
+    """Limits. Without limits and without an accepted baseline the gate is green.
 
-    min: dict[str, float] = Field(default_factory=dict)  # metric: lowest good mean; metric[slice=value] for a slice
-    max: dict[str, float] = Field(default_factory=dict)
-    max_drop: dict[str, float] = Field(default_factory=dict)  # metric: allowed fall against the baseline
+    Keys of min, max and max_drop: `metric`, `metric[field=value]` for a slice, `control/metric` for the control set.
+    """
+
+    min: dict[str, float] = Field(default_factory=dict)  # lowest good mean
+    max: dict[str, float] = Field(default_factory=dict)  # highest good mean
+    max_drop: dict[str, float] = Field(default_factory=dict)  # allowed fall of the control set against the baseline; 0 where not named
+    max_drift: dict[str, Fraction] = Field(default_factory=dict)  # prompt_tokens, completion_tokens, language, ...: share of rows moved
     max_reject_share: Fraction | None = None
     max_failed_share: Fraction | None = None
     max_truncated_share: Fraction | None = None
+    significance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of all drops together, Holm's correction
+    draws: PositiveInt = 10_000  # of the paired bootstrap
 
 
 class ReportParams(Section):

@@ -91,7 +91,9 @@ BAD_CASES = _schema(
     ("rule", pa.string(), "the rule that found it"),
     ("cause", pa.string(), "data, prompt, model or system"),
     ("severity", pa.float64(), "0 to 1, higher is worse"),
-    ("evidence", pa.string(), "what the rule saw"),
+    ("evidence", pa.string(), "what the rule saw: numbers, codes and places, never the row's text"),
+    ("reason", pa.string(), "why this cause was chosen"),
+    ("state", pa.string(), "new or still, against the accepted run; null where that says nothing of the row"),
     ("cluster", pa.int32(), "number of the group of similar failures, null for none"),
     ("rank", pa.int32(), "place in the report, from 1"),
 )

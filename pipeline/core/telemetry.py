@@ -22,6 +22,7 @@ from pipeline.core.logging import EventLog
 from pipeline.core.manifest import write_json
 from pipeline.core.paths import Paths
 
+CHUNK_ROWS = 8192  # rows kept as Python objects before they are packed, about 50 bytes each
 TIMELINE_POINTS = 600  # points kept of a timeline; beyond, every second one is dropped
 ROWS = pa.schema(
     [
@@ -51,6 +52,7 @@ class Meter:
         self.phases: dict[str, float] = {}
         self.counts: dict[str, float] = {}
         self.timeline: list[dict[str, float]] = []
+        self._tables: list[pa.Table] = []
         self._rows: list[dict[str, Any]] = []
         self._start = time.perf_counter()
         self._every_s = 0.0
@@ -85,12 +87,19 @@ class Meter:
 
     def row(self, **values: Any) -> None:
         self._rows.append(values)
+        if len(self._rows) >= CHUNK_ROWS:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._tables.append(pa.Table.from_pylist(self._rows, ROWS))
+        self._rows = []
 
     def save(self, work: Path, stage: str) -> None:
         """Write what was collected into the stage's telemetry file."""
         _merge(work, stage, {"phases": self.phases, "counts": self.counts, "timeline": self.timeline})
-        if self._rows:
-            pq.write_table(pa.Table.from_pylist(self._rows, ROWS), folder(work) / f"{stage}.rows.parquet")
+        self._pack()
+        if sum(table.num_rows for table in self._tables):
+            pq.write_table(pa.concat_tables(self._tables), folder(work) / f"{stage}.rows.parquet")
 
 
 @contextmanager
@@ -99,6 +108,7 @@ def timed(paths: Paths, stage: str) -> Iterator[None]:
     log = EventLog(paths.logs, stage)
     wall, used, started = time.perf_counter(), time.process_time(), time.time()
     log.info("started")
+    _merge(paths.work, stage, {"started": started, "exit_code": None})  # stays None when the process is killed
     code = 0
     try:
         yield
@@ -108,7 +118,7 @@ def timed(paths: Paths, stage: str) -> Iterator[None]:
         raise
     finally:
         data = {
-            "started": started, "wall_s": round(time.perf_counter() - wall, 4), "cpu_s": round(time.process_time() - used, 4),
+            "wall_s": round(time.perf_counter() - wall, 4), "cpu_s": round(time.process_time() - used, 4),
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "exit_code": code,
         }  # fmt: skip
         _merge(paths.work, stage, data)

@@ -6,7 +6,7 @@ The loop: plan (scheduler) -> tensors (batch) -> logits (decoder) -> tokens (sam
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -91,15 +91,16 @@ class Engine:
         return self._stats.as_dict()
 
     @torch.inference_mode()
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request], stop: Callable[[], bool] | None = None) -> Iterator[Completion]:
         """Answer every request exactly once, in order of completion. Requests are taken as rows finish.
 
         A row that cannot be answered comes back with finish_reason "error"; it never ends the others.
+        stop: asked before every step; once it says yes, rows under way are let go without an answer.
         """
         source = iter(requests)
         started, idle, open_source = time.perf_counter(), 0, True
         try:
-            while True:
+            while stop is None or not stop():
                 while open_source and len(self._scheduler.waiting) < LOOKAHEAD_ROWS // 2:
                     taken, refused, open_source = self._take(source)
                     yield from refused

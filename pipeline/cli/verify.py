@@ -1,0 +1,36 @@
+"""`pipeline verify`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from pipeline.cli.options import root_option
+from pipeline.core.errors import VerificationFailed
+from pipeline.core.paths import Paths
+
+SHOWN = 200
+
+
+@click.command()
+@root_option
+def verify(paths: Paths) -> None:
+    """Hash again all that the manifests name, and walk their chain. Each difference is one line; exit code 5.
+
+    \b
+    Example:
+        python -m pipeline verify --root /tmp/answers
+    """
+    from pipeline.runners.checkpoint import present_checkpoint
+    from pipeline.runners.verify import verify as check
+
+    start = time.monotonic()
+    verdict = check(paths, present_checkpoint(paths))
+    for note in verdict.notes:
+        click.echo(f"note: {note}", err=True)
+    for line in verdict.differences[:SHOWN]:
+        click.echo(line)
+    if verdict.differences:
+        raise VerificationFailed(f"{len(verdict.differences):,} differences in {verdict.files:,} files")
+    click.echo(f"good: {verdict.files:,} files, {verdict.bytes:,} bytes, {time.monotonic() - start:.1f} s")

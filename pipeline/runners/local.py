@@ -1,0 +1,136 @@
+"""The chain of stages without DVC and Git: in order, each one skipped that would write what lies there already.
+
+Stages stand above this floor: the command hands them in.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from pipeline.core.errors import GateRed, UsageError
+from pipeline.core.hashing import code_digest
+from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, signed, write_bytes, write_json
+from pipeline.core.params import Params
+from pipeline.core.paths import Paths
+from pipeline.core.telemetry import timed
+
+STAGES = ("model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish")
+SCORE_STAGES = ("validate", "preprocess", "ready_answers", "evaluate", "gate", "report", "publish")
+ALWAYS = frozenset({"model", "ready_answers", "gate", "report"})  # fast, and fed by files that no manifest could have known of
+Stage = Callable[[Params, Paths], dict[str, Any]]
+
+
+def stage_folders(paths: Paths) -> dict[str, Path]:
+    """Where each stage's manifest.json lies; model and gate put out a single file."""
+    return {
+        "validate": paths.validated, "preprocess": paths.clean, "bucket": paths.prompts, "generate": paths.completions,
+        "evaluate": paths.scores, "report": paths.bad_cases, "publish": paths.results,
+    }  # fmt: skip
+
+
+def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Callable[[str], None]) -> None:
+    """Run stages in order. Raises GateRed after everything is written when the gate's verdict is red."""
+    for name, stage in stages.items():
+        if name not in ALWAYS and up_to_date(name, params, paths):
+            say(f"{name:<10} unchanged")
+            continue
+        with timed(paths, name):
+            say(stage_line(name, stage(params, paths)))
+    verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
+    if verdict["verdict"] == "red":
+        raise GateRed(f"the gate is red: {'; '.join(map(str, verdict['reasons']))}")
+
+
+def up_to_date(name: str, params: Params, paths: Paths) -> bool:
+    """Would the stage write what lies there already? Same code, packages, params and inputs, whole outputs, no failed row."""
+    folder = stage_folders(paths)[name]
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(
+        manifest.get("format") == FORMAT
+        and manifest["stage"] == name
+        and not manifest["mixed"]
+        and not (name == "generate" and manifest["rows"]["failed"])  # failed rows are tried again
+        and manifest["code"]["sha256"] == code_digest(f"pipeline.stages.{name}")
+        and manifest["packages"] == package_versions()
+        and same_params(manifest["params"], params)
+        and not changed_since(manifest["inputs"], paths.root)
+        and not changed_since(manifest["outputs"], folder)
+        and all(file.exists() for file in _files_beside(name, paths))
+    )
+
+
+def same_params(recorded: dict[str, Any], params: Params) -> bool:
+    """Do the key paths of a manifest's `params` hold the same values now?"""
+    return all(plain(value_at(params, path)) == value for path, value in recorded.items())
+
+
+def value_at(params: BaseModel, path: str) -> Any:
+    """The section or value at a dotted key path; None where there is no such key."""
+    value: Any = params
+    for key in path.split("."):
+        value = getattr(value, key, None)
+    return value
+
+
+def stage_line(name: str, manifest: dict[str, Any]) -> str:
+    """One line for people: rows in, out, rejected, failed."""
+    rows = manifest.get("rows")
+    if not rows:
+        return f"{name:<10} done"
+    words = [f"{rows['into']:,} in, {rows['out']:,} out"]
+    words += [f"{rows[key]:,} {key}" for key in ("rejected", "failed") if rows.get(key)]
+    return f"{name:<10} {', '.join(words)}{', MIXED: ' + ', '.join(manifest['changed_during_run']) if manifest['mixed'] else ''}"
+
+
+def prepare_root(paths: Paths, params: Params, assets: Path) -> None:
+    """Make an output folder ready: its effective params for the reader, and the asset files that params name."""
+    if paths.root.exists() and not paths.root.is_dir():
+        raise UsageError(f"--out {paths.root}: is a file; name a folder")
+    paths.root.mkdir(parents=True, exist_ok=True)
+    write_bytes(paths.root / "effective_params.yaml", _yaml(plain(params)))
+    for name in _texts(plain(params)):
+        source, target = assets / name.removeprefix("data/assets/"), paths.assets / name.removeprefix("data/assets/")
+        if "\n" not in name and len(name) < 256 and source.is_file() and source.absolute() != target:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+
+def mark_mixed(manifest: dict[str, Any], folder: Path, changed: str) -> None:
+    """Note in a manifest that has just been written what changed while its stage ran."""
+    names = sorted({*manifest["changed_during_run"], changed})
+    write_json(folder / "manifest.json", signed(manifest | {"mixed": True, "changed_during_run": names}))
+
+
+def _files_beside(name: str, paths: Paths) -> list[Path]:
+    """Outputs that lie outside a stage's folder."""
+    return [paths.metrics_json, paths.plots] if name == "evaluate" else []
+
+
+def _yaml(data: Any) -> bytes:
+    from io import BytesIO
+
+    out = BytesIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.allow_unicode = True
+    yaml.dump(data, out)
+    return b"# The params this run used. Written for the reader; no command reads it.\n" + out.getvalue()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if value:
+            yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

@@ -1,0 +1,171 @@
+"""The night that cron calls: one at a time, `dvc repro`, then the record, the page, a word to whoever should know."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipeline.core import telemetry
+from pipeline.core.errors import UsageError
+from pipeline.core.logging import EventLog, forget_old
+from pipeline.core.params import Params
+from pipeline.core.paths import Paths
+from pipeline.runners import night_lock, run_record
+from pipeline.runners.summary import summary_lines
+
+LOCK = "night.lock"
+NOTIFY_LIMIT_S = 120
+KILLED_EXIT_CODE = 6  # a stage that left no exit code was killed, as the kernel does when memory runs out
+DVC_EXIT_CODE = 2  # DVC itself refused: dvc.yaml, a missing dependency, its own lock
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """exit_code as in the contract; stage: the one that failed; unchanged: nothing but the model check ran."""
+
+    exit_code: int
+    stage: str | None = None
+    unchanged: bool = False
+
+
+def run_night(
+    paths: Paths, params: Params, *, write_page: Callable[[Paths], object], collect_garbage: bool, say: Callable[[str], None]
+) -> int:
+    """Run one night and return its exit code. write_page: makes reports/index.html. Raises UsageError while another night runs."""
+    check_project(paths)
+    with night_lock.held(paths.work / LOCK, "night") as died:
+        log = EventLog(paths.logs, "night")
+        if died:
+            say(f"{night_lock.in_words(died)} ended without a word; going on from what it saved")
+            log.warning("last night died", pid=died.get("pid"))
+        started = time.time()
+        telemetry.clear(paths.work)
+        outcome = judge(paths, reproduce(paths))
+        folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code)
+        log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage, run=folder.name)
+        write_page(paths)
+        for line in [*in_words(outcome, paths), *summary_lines(paths)]:
+            say(line)
+        if outcome.exit_code:
+            notify(params, paths, outcome, log)
+        housekeeping(paths, collect_garbage, log)
+    return outcome.exit_code
+
+
+def check_project(paths: Paths) -> None:
+    """Raises UsageError when this is no DVC project; tells DVC when there is no Git above it."""
+    if not (paths.root / "dvc.yaml").is_file():
+        raise UsageError(f"{paths.root}: no dvc.yaml here; call `pipeline night` in the project, or use `pipeline run` for files anywhere")
+    if not (paths.root / ".dvc").is_dir():
+        dvc(paths, "init", "--quiet", *([] if has_git(paths.root) else ["--no-scm"]))
+    elif not has_git(paths.root):
+        dvc(paths, "config", "--local", "core.no_scm", "true")
+    elif "no_scm" in _text(paths.root / ".dvc/config.local"):
+        dvc(paths, "config", "--local", "--unset", "core.no_scm")
+
+
+def has_git(root: Path) -> bool:
+    """Does a Git working tree hold this folder?"""
+    return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
+def reproduce(paths: Paths) -> tuple[int, int | None]:
+    """`dvc repro` with its own words on the terminal. Returns its exit code, and the signal that was passed on to it."""
+    process = subprocess.Popen(dvc_command("repro"), cwd=paths.root, env=dvc_environment(), start_new_session=True)
+    passed_on: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        passed_on.append(number)
+        os.killpg(process.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code, passed_on[0] if passed_on else None
+
+
+def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
+    """What became of `dvc repro`: DVC says 255 for any failure, the stages left their own exit codes."""
+    code, interrupted_by = ended
+    ran = telemetry.collected(paths.work)
+    failed = [(stage, data.get("exit_code")) for stage, data in ran.items() if data.get("exit_code") != 0]
+    if interrupted_by is not None:
+        return Outcome(128 + interrupted_by, failed[-1][0] if failed else None)
+    if failed:
+        stage, own = failed[-1]
+        return Outcome(KILLED_EXIT_CODE if own is None else int(own), stage)
+    if code != 0:
+        return Outcome(DVC_EXIT_CODE)
+    return Outcome(1 if run_record.verdict(paths, 0) == "red" else 0, unchanged=not set(ran) - {"model"})
+
+
+def in_words(outcome: Outcome, paths: Paths) -> list[str]:
+    """The first lines after the night: whether anything ran, or what failed and what to do."""
+    if outcome.unchanged:
+        last = next((line for line in reversed(run_record.read_history(paths)) if not line.get("unchanged")), None)
+        since = f" of {last['started'].replace('T', ' ')[:16]}" if last else ""
+        return [f"nothing changed since the last run{since}: the model was checked, nothing else had to run", ""]
+    if outcome.exit_code in (0, 1):
+        return [""]
+    if outcome.exit_code > 128:
+        return [f"interrupted (exit {outcome.exit_code}); `pipeline night` goes on from what was saved"]
+    if outcome.stage is None:
+        return ["`dvc repro` refused to run (its words are above); `pipeline doctor` looks for the cause"]
+    how = "was killed, perhaps for want of memory" if outcome.exit_code == KILLED_EXIT_CODE else f"failed (exit {outcome.exit_code})"
+    return [f"stage {outcome.stage} {how}; mend what it says above, then `pipeline night` goes on from there"]
+
+
+def notify(params: Params, paths: Paths, outcome: Outcome, log: EventLog) -> None:
+    """Run notify.command without a shell: the summary on its standard input, the verdict in its environment."""
+    if not params.notify.command:
+        return
+    words = "\n".join([*in_words(outcome, paths), *summary_lines(paths)]) + "\n"
+    about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": run_record.verdict(paths, outcome.exit_code),
+             "PIPELINE_PAGE": str(paths.index_html)}  # fmt: skip
+    try:
+        done = subprocess.run(
+            list(params.notify.command), input=words, text=True, cwd=paths.root, env={**os.environ, **about}, timeout=NOTIFY_LIMIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.error("notify.command could not be run", kind=type(error).__name__, command=params.notify.command[0])
+        return
+    log.info("notified", command=params.notify.command[0], exit_code=done.returncode)
+
+
+def housekeeping(paths: Paths, collect_garbage: bool, log: EventLog) -> None:
+    """Old logs go; with --gc, DVC's cache keeps what the workspace, any commit or any experiment names."""
+    forget_old(paths.logs)
+    if collect_garbage:
+        everywhere = ["--all-commits", "--all-experiments"] if has_git(paths.root) else []
+        done = dvc(paths, "gc", "--workspace", *everywhere, "--force", "--quiet")
+        log.info("dvc gc", exit_code=done.returncode)
+
+
+def dvc(paths: Paths, *words: str) -> subprocess.CompletedProcess[str]:
+    """A short DVC command, its words kept."""
+    return subprocess.run(dvc_command(*words), cwd=paths.root, env=dvc_environment(), capture_output=True, text=True)
+
+
+def dvc_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "dvc", *words]
+
+
+def dvc_environment() -> dict[str, Any]:
+    """`python` in dvc.yaml is the interpreter that runs this, with or without an activated environment."""
+    folder = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)]), "DVC_NO_ANALYTICS": "1"}
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""

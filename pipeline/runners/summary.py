@@ -1,0 +1,74 @@
+"""What a run ends with on the terminal: rows, scores in a small table, verdict, where the report is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.paths import Paths
+
+MAX_SLICE_VALUES = 12
+
+
+def summary_lines(paths: Paths) -> list[str]:
+    """Lines for people, from metrics.json, gate.json and the results' manifest; what is not there is left out."""
+    metrics, gate = _json(paths.metrics_json), _json(paths.gate_json)
+    rows = (_json(paths.results / "manifest.json").get("rows")) or {}
+    lines = []
+    if rows:
+        lines.append(f"rows      {rows['into']:,} in: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed")
+    lines += score_table(metrics)
+    for field, values in (metrics.get("slices") or {}).items():
+        lines += slice_table(field, values, list(metrics.get("metrics") or {}))
+    if gate:
+        reasons = [str(reason.get("text", reason) if isinstance(reason, dict) else reason) for reason in gate.get("reasons") or []]
+        lines.append(f"gate      {gate.get('verdict', 'none')}{': ' + '; '.join(reasons) if reasons else ''}")
+    lines += [f"{name:<10}{file}" for name, file in (("report", paths.bad_cases_html), ("night", paths.index_html)) if file.is_file()]
+    return lines
+
+
+def score_table(metrics: dict[str, Any]) -> list[str]:
+    """One line per metric: mean, 95 % interval, rows scored, the control set's mean."""
+    held = metrics.get("metrics") or {}
+    if not held:
+        return []
+    width = max(8, *(len(name) for name in held))
+    lines = ["", f"{'score':<{width}}     mean   95 % interval     rows  control"]
+    for name, value in held.items():
+        control = ((metrics.get("control") or {}).get(name) or {}).get("mean")
+        interval = f"{_number(value.get('low'))} .. {_number(value.get('high'))}"
+        lines.append(
+            f"{name:<{width}} {_number(value.get('mean')):>8}   {interval:<15} {value.get('n_valid', 0):>6}  {_number(control):>7}"
+        )
+    return [*lines, ""]
+
+
+def slice_table(field: str, values: dict[str, Any], names: list[str], most: int = 6) -> list[str]:
+    """Means by the values of one field, for the first few metrics."""
+    names = [name for name in names if any(isinstance(value, dict) and name in value for value in values.values())][:most]
+    if not names:
+        return []
+    width = max(10, *(len(str(value)) for value in values), len(field) + 3)
+    lines = [f"{'by ' + field:<{width}}   rows" + "".join(f" {name[:12]:>12}" for name in names)]
+    for value, held in list(values.items())[:MAX_SLICE_VALUES]:
+        lines.append(f"{value:<{width}} {held.get('rows', 0):>6}" + "".join(f" {_number(_mean(held.get(name))):>12}" for name in names))
+    return [*lines, ""]
+
+
+def _mean(value: Any) -> float | None:
+    return value.get("mean") if isinstance(value, dict) else value
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data

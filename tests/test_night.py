@@ -1,0 +1,160 @@
+"""The night on a small DVC project of its own: lock, exit codes, record, history, notify, housekeeping."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from pipeline.core.errors import UsageError
+from pipeline.core.hashing import PACKAGE
+from pipeline.core.manifest import write_json
+from pipeline.core.params import Params, parse_params
+from pipeline.core.paths import Paths
+from pipeline.runners import night_lock, run_record
+from pipeline.runners.night import LOCK, in_words, judge, run_night
+
+STAGE = '''
+    """A stage that ends as mode.txt says; stands for all nine."""
+    import json, sys, time
+    from pathlib import Path
+    from pipeline.core.paths import Paths
+    from pipeline.core.telemetry import timed
+
+    mode = Path("mode.txt").read_text().strip()
+    with timed(Paths(Path(".")), sys.argv[1]):
+        if mode == "slow":
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                raise SystemExit(130)
+        Path("reports").mkdir(exist_ok=True)
+        Path("reports/gate.json").write_text(json.dumps({"verdict": mode, "reasons": []}))
+        Path("out.txt").write_text(mode)
+'''
+DVC_YAML = """
+    stages:
+      gate:
+        cmd: python stage.py gate
+        deps: [stage.py, mode.txt]
+        outs: [out.txt]
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A DVC project without Git whose only stage ends as mode.txt says."""
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
+    (tmp_path / "stage.py").write_text(textwrap.dedent(STAGE))
+    (tmp_path / "dvc.yaml").write_text(textwrap.dedent(DVC_YAML))
+    (tmp_path / "mode.txt").write_text("green")
+    return Paths(tmp_path)
+
+
+def night(paths, params=None, **options):
+    said = []
+    code = run_night(paths, params or Params(), write_page=lambda paths: None, collect_garbage=False, say=said.append, **options)
+    return code, "\n".join(said)
+
+
+def test_green_then_unchanged_then_red(project):
+    assert night(project)[0] == 0
+    code, said = night(project)
+    assert code == 0
+    assert "nothing changed since the last run" in said
+    (project.root / "mode.txt").write_text("red")
+    told = project.root / "told.txt"
+    script = f"import os,sys; open({str(told)!r},'w').write(os.environ['PIPELINE_VERDICT'] + sys.stdin.read())"
+    params = parse_params({"notify": {"command": [sys.executable, "-c", script]}})
+    assert night(project, params)[0] == 1
+    assert told.read_text().startswith("red")
+    history = run_record.read_history(project)
+    assert [(line["exit_code"], line["verdict"], line["unchanged"]) for line in history] == [
+        (0, "green", False), (0, "green", True), (1, "red", False)
+    ]  # fmt: skip
+    for run in history:
+        record = json.loads((project.runs / run["run"] / "run.json").read_text())
+        assert record["exit_code"] == run["exit_code"]
+        assert record["git"] == {"commit": None, "dirty": None}
+    assert "nightly_inference_last_run_exit_code 1\n" in (project.runs / "pipeline.prom").read_text()
+
+
+@pytest.mark.parametrize(
+    ("left_by_stage", "dvc_code", "signalled", "expected", "word"),
+    [
+        ({"exit_code": 0}, 0, None, 0, ""),
+        ({"exit_code": 3}, 255, None, 3, "stage validate failed (exit 3)"),
+        ({"exit_code": None}, 255, None, 6, "was killed"),
+        ({"exit_code": 143}, 255, signal.SIGTERM, 143, "goes on from what was saved"),
+        (None, 255, None, 2, "doctor"),
+    ],
+)
+def test_exit_codes_come_from_the_failing_stage(tmp_path, left_by_stage, dvc_code, signalled, expected, word):
+    paths = Paths(tmp_path)
+    if left_by_stage is not None:
+        write_json(paths.work / "telemetry/validate.json", left_by_stage)
+    outcome = judge(paths, (dvc_code, signalled))
+    assert outcome.exit_code == expected
+    assert word in "\n".join(in_words(outcome, paths))
+
+
+def test_one_night_at_a_time_and_a_dead_one_is_named(tmp_path, monkeypatch):
+    paths = Paths(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.setattr("pipeline.runners.night.dvc", lambda *words: None)
+    monkeypatch.setattr("pipeline.runners.night.reproduce", lambda paths: (0, None))
+    lock = paths.work / LOCK
+    with night_lock.held(lock, "night"):
+        assert night_lock.holder(lock)[0] == "held"
+        with pytest.raises(UsageError, match="still running here"):
+            night(paths)
+    assert night_lock.holder(lock) == ("free", {})
+    dies = "import os,sys; from pathlib import Path; from pipeline.runners.night_lock import held\n"
+    dies += "with held(Path(sys.argv[1]), 'night'): os._exit(9)"
+    subprocess.run([sys.executable, "-c", dies, str(lock)], cwd=PACKAGE.parent)
+    state, words = night_lock.holder(lock)
+    assert state == "stale"
+    code, said = night(paths)
+    assert code == 0
+    assert f"process {words['pid']}" in said
+    assert night_lock.holder(lock)[0] == "free"
+
+
+def test_sigterm_reaches_the_stage_and_gives_143(project):
+    (project.root / "mode.txt").write_text("slow")
+    script = (
+        "import sys; from pathlib import Path; from pipeline.core.params import Params; from pipeline.core.paths import Paths\n"
+        "from pipeline.runners.night import run_night\n"
+        "sys.exit(run_night(Paths(Path(sys.argv[1])), Params(), write_page=lambda p: None, collect_garbage=False, say=print))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(project.root)], stdout=subprocess.PIPE, text=True)
+    started = project.work / "telemetry/gate.json"
+    for _ in range(600):
+        if started.exists():
+            break
+        time.sleep(0.05)
+    stages = [pid for pid in psutil.pids() if _works_in(pid, project.root) and pid != process.pid]
+    assert stages
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "goes on from what was saved" in said
+    assert not any(_works_in(pid, project.root) for pid in stages)
+
+
+def test_a_night_outside_a_project_says_so(tmp_path):
+    with pytest.raises(UsageError, match=r"no dvc\.yaml"):
+        night(Paths(tmp_path))
+
+
+def _works_in(pid, folder):
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == str(folder)
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""Stage gate: green without limits and baseline; red for real drops, limits, mixed runs and metrics without a valid row."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.accept import accept
+from pipeline.core.errors import DataError, ParamsError, UsageError
+from pipeline.core.manifest import write_json
+from pipeline.core.params import EvaluateParams, GateParams, Params
+from pipeline.evaluation.gate import Pair, drops, holm
+from pipeline.stages import evaluate, gate
+from tests.eval_rows import write_run
+
+
+def control(count, wrong=(), **extra):
+    return [
+        {"id": f"c{i}", "answer": "no idea" if i in wrong else f"city {i}", "reference": f"city {i}", "control": True,
+         "meta": {"task": "ab"[i % 2]}, "prompt": f"Which city is number {i}?", **extra}
+        for i in range(count)
+    ]  # fmt: skip
+
+
+NIGHT = [{"id": f"n{i}", "answer": f"answer {i}", "reference": None, "meta": {"task": "ab"[i % 2]}} for i in range(20)]
+
+
+def judge(root, rows, evaluate_params=None, rejected=0, **limits):
+    paths = write_run(root, rows, rejected)
+    params = Params(evaluate=EvaluateParams(**{"slices": ("task",), **(evaluate_params or {})}), gate=GateParams(**limits))
+    evaluate.run(params, paths)
+    gate.run(params, paths)
+    return paths, json.loads(paths.gate_json.read_text(encoding="utf-8"))
+
+
+def accepted(root, rows):
+    judge(root, rows)
+    done = CliRunner().invoke(accept, ["--root", str(root)])
+    assert done.exit_code == 0, done.output
+    return root
+
+
+def test_green_without_limits_and_without_baseline(tmp_path):
+    _, verdict = judge(tmp_path, [*NIGHT, *control(12)])
+    assert verdict["verdict"] == "green" and verdict["reasons"] == []
+
+
+def test_green_when_nothing_changed_and_red_when_the_control_set_falls(tmp_path):
+    accepted(tmp_path, [*NIGHT, *control(20)])
+    _, verdict = judge(tmp_path, [*NIGHT, *control(20)])
+    assert verdict["verdict"] == "green"
+    _, verdict = judge(tmp_path, [*NIGHT, *control(20, wrong=range(14))])
+    assert verdict["verdict"] == "red"
+    assert any(
+        check["metric"] == "exact" and check["red"] and check["rows"] == 20 for check in verdict["checks"] if check["check"] == "drop"
+    )
+
+
+def test_two_lost_rows_of_twenty_are_no_proof(tmp_path):
+    accepted(tmp_path, control(20))
+    _, verdict = judge(tmp_path, control(20, wrong=(3, 7)))
+    assert verdict["verdict"] == "green"
+    assert any("control/exact changed by -0.1" in note for note in verdict["notes"])
+
+
+def test_an_allowed_drop_is_allowed_and_rows_are_paired_by_id_in_any_order(tmp_path):
+    accepted(tmp_path, control(40))
+    worse = control(40, wrong=range(12))
+    random.Random(0).shuffle(worse)
+    only = {"metrics": ("exact",)}
+    _, verdict = judge(tmp_path, worse, only, max_drop={"exact": 0.35})
+    assert verdict["verdict"] == "green"
+    _, verdict = judge(tmp_path, worse, only, max_drop={"exact": 0.05})
+    assert verdict["verdict"] == "red"
+
+
+def test_a_slice_may_fall_alone(tmp_path):
+    accepted(tmp_path, control(40))
+    worse = control(40, wrong=range(0, 40, 2))
+    limits = {"exact": 0.9, "exact[task=a]": 0.1, "exact[task=b]": 0.0}
+    _, verdict = judge(tmp_path, worse, {"metrics": ("exact",)}, max_drop=limits)
+    assert [check.get("slice") for check in verdict["checks"] if check["red"]] == ["task=a"]
+
+
+def test_changed_control_rows_are_not_compared_and_silent_ones_are_red(tmp_path):
+    accepted(tmp_path, control(20))
+    renamed = [{**row, "prompt": "Another question"} for row in control(20, wrong=range(20))]
+    _, verdict = judge(tmp_path, renamed)
+    assert "not one control row is in common" in verdict["reasons"][0]
+    silent = control(20)
+    for row in silent[:2]:
+        row |= {"answer": None, "finish_reason": "error"}
+    _, verdict = judge(tmp_path, silent)
+    assert verdict["reasons"] == ["2 of 20 control rows of the baseline have no answer"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "red"),
+    [
+        ({"min": {"control/exact": 0.9}}, False),
+        ({"min": {"control/exact[task=a]": 1.1}}, True),
+        ({"max": {"empty": 0.0}}, False),
+        ({"min": {"distinct_1[task=a]": 1.5}}, True),
+        ({"min": {"exact": 0.1}}, True),  # the night has no references
+        ({"min": {"empty[task=zzz]": 0.1}}, True),
+        ({"max_reject_share": 0.1}, True),
+        ({"max_reject_share": 0.5}, False),
+        ({"max_truncated_share": 0.0}, False),
+    ],
+)
+def test_limits(tmp_path, limits, red):
+    _, verdict = judge(tmp_path, [*NIGHT, *control(12)], rejected=5, **limits)
+    assert (verdict["verdict"] == "red") is red, verdict["checks"]
+
+
+def test_failed_share_and_drift(tmp_path):
+    accepted(tmp_path, [*NIGHT, *control(12)])
+    failed = [{**row, "answer": None, "finish_reason": "error"} for row in NIGHT[:5]]
+    _, verdict = judge(tmp_path, [*NIGHT[5:], *failed, *control(12)], max_failed_share=0.2)
+    assert "failed (25.0%)" in verdict["reasons"][0]
+    long = [{**row, "answer": "much longer " * 30, "language": "zh"} for row in NIGHT]
+    _, verdict = judge(tmp_path, [*long, *control(12)], max_drift={"completion_tokens": 0.2})
+    assert verdict["drift"]["completion_tokens"] == 1 and verdict["drift"]["language"] == 1
+    assert [check["metric"] for check in verdict["checks"] if check["red"]] == ["completion_tokens"]
+
+
+def test_a_metric_asked_for_without_a_valid_row_is_red(tmp_path):
+    _, verdict = judge(tmp_path, NIGHT, {"metrics": ("exact", "empty")})
+    assert verdict["verdict"] == "red" and "exact is asked for" in verdict["reasons"][0]
+    _, verdict = judge(tmp_path, NIGHT, {"metrics": "auto"})
+    assert verdict["verdict"] == "green"
+
+
+def test_a_mixed_run_is_red(tmp_path):
+    paths = write_run(tmp_path, NIGHT)
+    evaluate.run(Params(), paths)
+    write_run(tmp_path, NIGHT[:3])
+    gate.run(Params(), paths)
+    verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
+    assert verdict["verdict"] == "red" and "run the chain again" in verdict["reasons"][0]
+
+
+def test_accepting_a_red_run_needs_a_reason(tmp_path):
+    judge(tmp_path, NIGHT, {"metrics": ("exact",)})
+    with pytest.raises(UsageError, match="--why"):
+        CliRunner().invoke(accept, ["--root", str(tmp_path)], catch_exceptions=False, standalone_mode=False)
+    CliRunner().invoke(accept, ["--root", str(tmp_path), "--why", "first night"], catch_exceptions=False)
+    assert json.loads((tmp_path / "reports/baseline.json").read_text())["why"] == "first night"
+
+
+def test_a_metric_counted_in_another_way_is_not_compared(tmp_path):
+    accepted(tmp_path, control(20))
+    data = json.loads((tmp_path / "reports/baseline.json").read_text())
+    data["signatures"]["exact"] = "exact|another tokeniser"
+    write_json(tmp_path / "reports/baseline.json", data)
+    _, verdict = judge(tmp_path, control(20, wrong=range(20)), {"metrics": ("exact",)})
+    assert verdict["verdict"] == "green" and any("counted in another way" in note for note in verdict["notes"])
+    _, verdict = judge(tmp_path, control(20, wrong=range(20)), {"metrics": ("exact",)}, max_drop={"exact": 0.1})
+    assert verdict["verdict"] == "red"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"format": "other"}'])
+def test_a_damaged_baseline_is_named(tmp_path, text):
+    paths = write_run(tmp_path, NIGHT)
+    evaluate.run(Params(), paths)
+    paths.baseline_json.write_text(text)
+    with pytest.raises(DataError, match=r"baseline\.json"):
+        gate.run(Params(), paths)
+
+
+@pytest.mark.parametrize("limits", [{"min": {"exakt": 1.0}}, {"max_drop": {"exact[task]": 1.0}}])
+def test_unknown_keys_are_refused(tmp_path, limits):
+    with pytest.raises(ParamsError, match="metric"):
+        judge(tmp_path, NIGHT, **limits)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_noise_is_seldom_red_and_a_real_fall_always():
+    generator = np.random.default_rng(1)
+    params = GateParams(draws=1000)
+    red = 0
+    for _ in range(200):
+        before = generator.random((8, 60)) < 0.6
+        now = generator.random((8, 60)) < 0.6
+        red += any(f.red for f in drops([Pair("exact", None, b.astype(float), n.astype(float), 0.0) for b, n in zip(before, now)], params))
+    assert red <= 20
+    before = np.ones(60)
+    now = (generator.random(60) < 0.7).astype(float)
+    assert drops([Pair("exact", None, before, now, 0.0)] * 8, params)[0].red
