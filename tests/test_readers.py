@@ -122,6 +122,14 @@ def test_a_named_encoding_is_read_and_an_unnamed_one_never_becomes_other_charact
         assert second == rows[1]
 
 
+def test_a_sixteen_bit_encoding_needs_its_mark_or_its_byte_order(tmp_path):
+    rows = [{"a": "ä", "text": "混合"}]
+    marked = put(tmp_path, "a.csv", codecs.BOM_UTF16_LE + "a,text\nä,混合\n".encode("utf-16-le"))
+    assert values(marked, "csv", encoding="utf-16") == values(marked, "csv", encoding="utf-16-le") == rows
+    with pytest.raises(Damaged, match="utf-16-le"):
+        read(put(tmp_path, "b.csv", "a,text\nä,混合\n".encode("utf-16-le")), "csv", encoding="utf-16")
+
+
 def test_bytes_that_do_not_belong_to_the_named_encoding_are_refused(tmp_path):
     good = '{"text": "你好"}\n'.encode("gb18030")
     assert reasons(put(tmp_path, "a.jsonl", good + b'{"text": "\xff"}\n' + good), encoding="gb18030") == [None, "invalid_utf8", None]
