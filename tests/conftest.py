@@ -7,6 +7,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 from checkpoints import write_tiny_llama
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, max_examples=100)
+settings.register_profile("thorough", deadline=None, max_examples=10_000)  # by hand: pytest --hypothesis-profile=thorough
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,11 @@ def row(n: int, kind: str = "good", lang: str = "en", **extra: Any) -> dict[str,
     if kind == "empty":
         item |= {"answer": " \n", "scores": {"chrf": 0.0, "exact": 0.0, "empty": 1.0}}
     elif kind == "loop":
-        item |= {"answer": "and so on it goes, " * 20, "finish": "length", "scores": {"chrf": 5.0, "exact": 0.0}}
+        item |= {
+            "answer": "and so on it goes, " * 20,
+            "finish": "length",
+            "scores": {"chrf": 5.0, "exact": 0.0, "loop_share": 1.0, "loop_start": 0.0},
+        }
     elif kind == "cut":
         item |= {"answer": good[: len(good) // 2], "finish": "length", "scores": {"chrf": 55.0, "exact": 0.0}}
     elif kind == "error":

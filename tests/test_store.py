@@ -223,9 +223,14 @@ def test_the_writer_commits_while_answers_come_and_at_the_end(tmp_path):
 def test_the_writer_saves_what_it_has_when_the_work_fails(tmp_path):
     store = CompletionStore(tmp_path)
     row = keys([1]).to_pylist()[0]
-    with pytest.raises(KeyError), AnswerWriter(store, run="a", model="m", every_s=60) as writer:
-        writer.add(row["key"], row["prompt"], Completion(1, 0, (1,), (-1.0,), "length"))
-        raise KeyError("boom")
+
+    def work():
+        with AnswerWriter(store, run="a", model="m", every_s=60) as writer:
+            writer.add(row["key"], row["prompt"], Completion(1, 0, (1,), (-1.0,), "length"))
+            raise KeyError("boom")
+
+    with pytest.raises(KeyError):
+        work()
     assert store.has(keys([1])).all()
 
 
@@ -237,10 +242,15 @@ def test_a_failing_disk_is_told_to_the_one_who_adds(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "commit", full)
-    with pytest.raises(OSError, match="No space"), AnswerWriter(store, run="a", model="m", every_s=0.01) as writer:
-        for _ in range(1000):
-            writer.add(row["key"], row["prompt"], Completion(1, 0, (1,), (-1.0,), "length"))
-            threading.Event().wait(0.01)
+
+    def work():
+        with AnswerWriter(store, run="a", model="m", every_s=0.01) as writer:
+            for _ in range(1000):
+                writer.add(row["key"], row["prompt"], Completion(1, 0, (1,), (-1.0,), "length"))
+                threading.Event().wait(0.01)
+
+    with pytest.raises(OSError, match="No space"):
+        work()
 
 
 def test_key_halves_are_the_first_bytes_of_the_key():

@@ -42,7 +42,9 @@ def compare(a: str, b: str, rows: int, as_json: bool) -> None:
 def _lines(a: str, b: str, found: Any, most: int) -> list[str]:
     counts = found.counts
     lines = [f"A {a}", f"B {b}"]
-    lines.append(f"answers   {counts['same']:,} same, {counts['changed']:,} changed, {counts['only_a']:,} only in A, {counts['only_b']:,} only in B")
+    lines.append(
+        f"answers   {counts['same']:,} same, {counts['changed']:,} changed, {counts['only_a']:,} only in A, {counts['only_b']:,} only in B"
+    )
     if found.causes:
         lines.append("why       " + ", ".join(f"{cause} {count:,}" for cause, count in found.causes.items()))
     for cause, names in found.differs.items():

@@ -34,9 +34,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("pipeline.cli.compare:compare", "Two runs: which rows changed, why, better or worse."),
     "store": ("pipeline.cli.store:store", "The completion store: stats and prune."),
     "night": ("pipeline.cli.night:night", "What cron calls: dvc repro, the record, the night page, a word when red."),
+    "checkpoint": ("pipeline.cli.checkpoint:checkpoint", "Bring, show and shrink checkpoints."),
     "status": ("pipeline.cli.night:status", "What runs now, how far it is, and how the last run ended."),
     "plan": ("pipeline.cli.plan:plan", "Before the night: rows, tokens, padding, memory, time, and what DVC would run."),
     "doctor": ("pipeline.cli.doctor:doctor", "What is wrong with this machine or this project."),
+    "label": ("pipeline.cli.label:label", "Bad cases out to people, their verdicts back in."),
     "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),
 }
 

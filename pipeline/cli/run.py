@@ -60,6 +60,7 @@ def _chain(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file
     from pipeline.runners.interruption import interruptible
     from pipeline.runners.local import prepare_root, run_chain
     from pipeline.runners.lock import folder_lock
+    from pipeline.runners.run_record import recorded
     from pipeline.runners.summary import summary_lines
 
     params = _with_inputs(read_params(params_file, overrides, Path.cwd()), inputs, overrides)
@@ -67,7 +68,8 @@ def _chain(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file
         raise UsageError("score: say which field holds the answers: -S data.completion_field=FIELD")
     paths = Paths(out, imports=_imports(out))
     prepare_root(paths, params, Path.cwd() / "data/assets")
-    with interruptible(), folder_lock(paths.work / "run.lock"):
+    command = "run" if "generate" in names else "score"
+    with interruptible(), folder_lock(paths.work / "run.lock"), recorded(paths, command):
         try:
             run_chain({name: partial(run_stage, name) for name in names}, params, paths, partial(click.echo, err=True))
         finally:

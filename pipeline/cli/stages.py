@@ -43,7 +43,9 @@ model = _command("model", "Find the checkpoint, import it once where it must be,
 validate = _command("validate", "Read the input files; every record becomes a row or, with a reason, a reject.")
 preprocess = _command("preprocess", "Clean the rows with the preprocessor that training and serving use.")
 bucket = _command("bucket", "Apply templates, tokenise, and order prompts by length.")
-generate = _command("generate", "Answer every prompt; what the store answered before is not generated again.", "-S generate.temperature=0.7")
+generate = _command(
+    "generate", "Answer every prompt; what the store answered before is not generated again.", "-S generate.temperature=0.7"
+)
 evaluate = _command("evaluate", "Score the answers.")
 gate = _command("gate", "Judge the scores by limits and by the accepted baseline; exits 0 whatever the verdict.")
 report = _command("report", "Find the bad cases, their causes and patterns, and write the report.")

@@ -96,7 +96,9 @@ def _lines(about: dict[str, Any]) -> list[str]:
     lines = [about["folder"], _line("all", about)]
     lines += [_line(model[:12], item) for model, item in about["models"].items()]
     if about["damaged_parts"] or about["orphan_bytes"]:
-        lines.append(f"{about['damaged_parts']} damaged parts set aside, {about['orphan_bytes']:,} bytes left by crashes; prune removes them")
+        lines.append(
+            f"{about['damaged_parts']} damaged parts set aside, {about['orphan_bytes']:,} bytes left by crashes; prune removes them"
+        )
     return lines
 
 

@@ -45,5 +45,3 @@ def trace(row_id: str, paths: Paths, again: bool, as_json: bool) -> None:
                     click.echo(replay_line(item))
     if differing := [item for item in replays if not item["equal"]]:
         raise VerificationFailed(f"{len(differing)} of {len(replays)} answers came out differently")
-
-

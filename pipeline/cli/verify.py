@@ -34,5 +34,3 @@ def verify(paths: Paths) -> None:
     if verdict.differences:
         raise VerificationFailed(f"{len(verdict.differences):,} differences in {verdict.files:,} files")
     click.echo(f"good: {verdict.files:,} files, {verdict.bytes:,} bytes, {time.monotonic() - start:.1f} s")
-
-

@@ -180,7 +180,8 @@ class EvaluateParams(Section):
     extract: str | dict[str, Any] = "text"  # text, last_number, choice, json, first_line, {regex: ...}, {after: ...}
     metrics: Literal["auto"] | tuple[str | dict[str, dict[str, Any]], ...] = "auto"
     slices: tuple[str, ...] = ("language", "bucket", "finish_reason", "step")  # or any field of the rows
-    sensitive_words: str | None = None  # a file under data/assets
+    sensitive_words: str | None = None  # a word list under data/assets; None: the package's own small one
+    refusals: str | None = None  # phrases of refusal, a file under data/assets; None: the package's own
     bootstrap: NonNegativeInt = 1000  # draws of the 95 % intervals
 
 

@@ -22,6 +22,7 @@ from pipeline.core.logging import EventLog
 from pipeline.core.manifest import write_json
 from pipeline.core.paths import Paths
 
+CHUNK_ROWS = 8192  # rows kept as Python objects before they are packed, about 50 bytes each
 TIMELINE_POINTS = 600  # points kept of a timeline; beyond, every second one is dropped
 ROWS = pa.schema(
     [
@@ -51,6 +52,7 @@ class Meter:
         self.phases: dict[str, float] = {}
         self.counts: dict[str, float] = {}
         self.timeline: list[dict[str, float]] = []
+        self._tables: list[pa.Table] = []
         self._rows: list[dict[str, Any]] = []
         self._start = time.perf_counter()
         self._every_s = 0.0
@@ -85,12 +87,19 @@ class Meter:
 
     def row(self, **values: Any) -> None:
         self._rows.append(values)
+        if len(self._rows) >= CHUNK_ROWS:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._tables.append(pa.Table.from_pylist(self._rows, ROWS))
+        self._rows = []
 
     def save(self, work: Path, stage: str) -> None:
         """Write what was collected into the stage's telemetry file."""
         _merge(work, stage, {"phases": self.phases, "counts": self.counts, "timeline": self.timeline})
-        if self._rows:
-            pq.write_table(pa.Table.from_pylist(self._rows, ROWS), folder(work) / f"{stage}.rows.parquet")
+        self._pack()
+        if sum(table.num_rows for table in self._tables):
+            pq.write_table(pa.concat_tables(self._tables), folder(work) / f"{stage}.rows.parquet")
 
 
 @contextmanager

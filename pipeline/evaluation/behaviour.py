@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
 from pipeline.evaluation.answer import Answer
+from pipeline.evaluation.assets import read_list
 from pipeline.evaluation.language import language_of
 from pipeline.evaluation.units import fold, is_dense, units
 
@@ -60,10 +61,26 @@ def distinct_n(answer: Answer, n: int) -> float | None:
     return len(set(_runs(answer.units, n))) / grams if grams > 0 else None
 
 
-def refusal(answer: Answer) -> float:
-    """1 when the answer's start holds a phrase of refusal, English or Chinese."""
-    start = " ".join(fold(answer.text[:REFUSAL_CHARS]).replace("’", "'").split())
-    return float(any(phrase in start for phrase in refusal_phrases()))
+def refusal(answer: Answer, phrases: tuple[str, ...] | None = None) -> float:
+    """1 when the answer's start holds a phrase of refusal, English or Chinese; None: the package's own phrases."""
+    return float(refusal_phrase(answer.text, phrases or _bundled()) is not None)
+
+
+def refusal_phrase(text: str, phrases: tuple[str, ...]) -> str | None:
+    """The first phrase that the folded start of a text holds."""
+    start = " ".join(fold(text[:REFUSAL_CHARS]).replace("’", "'").split())
+    return next((phrase for phrase in phrases if phrase in start), None)
+
+
+def refusal_phrases(name: str | None, assets: Path) -> tuple[str, ...]:
+    """Folded phrases, one a line, of a file under data/assets or of the package's own refusals.txt."""
+    text = read_list(name, assets, "refusals.txt", "evaluate.refusals")
+    return tuple(fold(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+@cache
+def _bundled() -> tuple[str, ...]:
+    return refusal_phrases(None, Path())
 
 
 def copied_prompt(answer: Answer) -> float | None:
@@ -109,13 +126,6 @@ def longest_loop(tokens: Sequence[str]) -> tuple[int, int]:
         if run >= (MIN_LOOP_REPEATS - 1) * period and length >= MIN_LOOP_UNITS and length > best[1]:
             best = (start, length)
     return best
-
-
-@cache
-def refusal_phrases() -> tuple[str, ...]:
-    """Folded phrases of the package's data file refusals.txt."""
-    text = resources.files("pipeline.evaluation").joinpath("refusals.txt").read_text(encoding="utf-8")
-    return tuple(fold(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
 def _runs(tokens: Sequence[str], size: int) -> zip[tuple[str, ...]]:

@@ -132,7 +132,7 @@ def _after(option: str) -> Extractor:
 
 
 def _json(option: str | None) -> Extractor:
-    """The whole document as canonical JSON, or one field of it as text."""
+    """The whole document as JSON with sorted keys, or one field of it as text."""
 
     def take(text: str, finish: str | None) -> str | None:
         value = jsontext.parse_json(text, finish).value

@@ -69,6 +69,19 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def spelled(value: Any) -> str:
+    """Like `canonical` but with blanks, so that keys and values are words of their own."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def spelled_text(text: str) -> str:
+    """A text that is strict JSON in the spelling of `spelled`, any other text as it is."""
+    try:
+        return spelled(strict(text))
+    except ValueError:
+        return text
+
+
 def lookup(value: Any, path: str) -> Any:
     """Value at a dotted path, list items by number; None where it leads nowhere."""
     for key in path.split("."):
@@ -82,8 +95,8 @@ def lookup(value: Any, path: str) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """A JSON value as an answer text: strings bare, the rest as canonical JSON, null as None."""
-    return value if isinstance(value, str) or value is None else canonical(value)
+    """A JSON value as an answer text: strings bare, the rest spelled as JSON, null as None."""
+    return value if isinstance(value, str) or value is None else spelled(value)
 
 
 def _repair(body: str, finish_reason: str | None) -> Parsed:

@@ -13,7 +13,7 @@ MIN_LETTERS = 12  # of a script written with blanks; Chinese, Japanese and Korea
 _LETTER = regex.compile(r"\p{L}")
 _CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}]")
 _CODE = regex.compile(r"```.*?(?:```|\Z)|https?://\S+", flags=regex.S)
-MAX_CHARS = 1000
+MAX_CHARS = 400
 
 
 @lru_cache(maxsize=8192)

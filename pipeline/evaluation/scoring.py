@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ import pyarrow as pa
 from pipeline.core.params import EvaluateParams
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.extract import build_extractor, split_reasoning, wants_json
-from pipeline.evaluation.metrics import choose
+from pipeline.evaluation.jsontext import spelled_text
+from pipeline.evaluation.metrics import choose, load_files
 
 BATCH_ROWS = 512
 POOL_FROM_ROWS = 2000  # below, starting processes takes longer than the work
@@ -39,9 +41,9 @@ class Scored:
 class Scorer:
     """Scores batches with the metrics and extractors of params. Raises ParamsError at birth when they are wrong."""
 
-    def __init__(self, params: EvaluateParams) -> None:
+    def __init__(self, params: EvaluateParams, assets: Path) -> None:
         self.params = params
-        self.metrics = choose(params)
+        self.metrics = load_files(choose(params), params, assets)
         self._extractor = build_extractor(params.extract)
 
     @property
@@ -64,10 +66,12 @@ class Scorer:
             return None
         fields = json.loads(row["meta"] or "{}")
         _, text = split_reasoning(row["text"])
+        is_json = wants_json(self.params.extract, fields)
+        references = [text for text in json.loads(row["reference"] or "[]") if isinstance(text, str) and text.strip()]
         return Answer(
             text=text,
             extracted=self._extractor(fields)(text, row["finish_reason"]),
-            references=[text for text in json.loads(row["reference"] or "[]") if isinstance(text, str) and text.strip()],
+            references=[spelled_text(text) for text in references] if is_json else references,
             prompt=row["asked"] or "",
             language=row["language"] or "und",
             finish_reason=row["finish_reason"] or "stop",
@@ -75,19 +79,21 @@ class Scorer:
             overrides=json.loads(row["overrides"] or "{}"),
             logprob_mean=row["logprob_mean"],
             logprob_min=row["logprob_min"],
-            wants_json=wants_json(self.params.extract, fields),
+            wants_json=is_json,
         )
 
 
-def score_all(params: EvaluateParams, batches: Iterable[pa.Table], rows: int, processes: int | None = None) -> Iterator[Scored]:
+def score_all(
+    params: EvaluateParams, assets: Path, batches: Iterable[pa.Table], rows: int, processes: int | None = None
+) -> Iterator[Scored]:  # fmt: skip
     """Scored batches in order. rows: how many are to come, which decides whether processes are worth starting."""
     processes = processes if processes is not None else min(16, len(os.sched_getaffinity(0)))
     if processes < 2 or rows < POOL_FROM_ROWS:
-        scorer = Scorer(params)
+        scorer = Scorer(params, assets)
         yield from map(scorer.score, batches)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(params,)) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(params, assets)) as pool:
         waiting: deque[Future[Scored]] = deque()
         for batch in batches:
             waiting.append(pool.submit(_score, batch))
@@ -100,11 +106,11 @@ def score_all(params: EvaluateParams, batches: Iterable[pa.Table], rows: int, pr
 _scorer: Scorer | None = None
 
 
-def _start(params: EvaluateParams) -> None:
+def _start(params: EvaluateParams, assets: Path) -> None:
     """Once per process: threads of numpy would only fight over the cores."""
     global _scorer
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    _scorer = Scorer(params)
+    _scorer = Scorer(params, assets)
 
 
 def _score(table: pa.Table) -> Scored:

@@ -67,6 +67,15 @@ def json_schema(answer: Answer, schema: dict[str, Any] | None = None) -> float |
     return float(_validator(jsontext.canonical(schema)).is_valid(answer.parsed.value))
 
 
+def json_fields(answer: Answer) -> float | None:
+    """F1 of the fields (dotted paths with their values) of the answer's JSON against a reference that is JSON, else None."""
+    wanted = [_leaves(jsontext.strict(text)) for text in answer.references if _is_json(text)]
+    if not wanted:
+        return None
+    found = _leaves(answer.parsed.value) if answer.parsed.kind in ("strict", "fenced") else set()
+    return max(2 * len(found & leaves) / (len(found) + len(leaves)) for leaves in wanted)
+
+
 def regex_match(answer: Answer, pattern: str) -> float:
     """1 when the pattern is found in the part that is scored."""
     try:
@@ -96,6 +105,14 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _leaves(value: Any, path: str = "") -> set[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        return {leaf for key, item in value.items() for leaf in _leaves(item, f"{path}.{key}")}
+    if isinstance(value, list) and value:
+        return {leaf for index, item in enumerate(value) for leaf in _leaves(item, f"{path}.{index}")}
+    return {(path, jsontext.canonical(value))}
 
 
 def _reference_number(text: str, bare: bool) -> Fraction | None:

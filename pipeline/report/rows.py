@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,15 @@ def inputs(paths: Paths) -> Iterator[tuple[int, str, str, tuple[str, ...]]]:
             yield ordinal, language or "und", spoken(text, messages) or "", tuple(json.loads(reference)) if reference else ()
 
 
+def extracted(paths: Paths, ordinals: Iterable[int]) -> dict[tuple[int, int], str]:
+    """The part of the answer that was scored, by (ordinal, sample), where there is one."""
+    files = [str(file) for file in table_files(paths.scores, "rows")]
+    query = f"SELECT ordinal, sample, min(extracted) FROM read_parquet({files!r}) WHERE ordinal IN (SELECT unnest($1)) GROUP BY ALL"
+    with duckdb.connect() as connection:
+        found = connection.execute(query, [list(ordinals)]).fetchall()
+    return {(ordinal, sample): text for ordinal, sample, text in found if text is not None}
+
+
 def ids(paths: Paths, wanted: set[str]) -> dict[str, list[int]]:
     """Ordinals of the rows that have one of the ids: control rows and rows are numbered apart, so one id may have two."""
     found: dict[str, list[int]] = {}
@@ -123,7 +133,8 @@ _JOINS = "LEFT JOIN validated v USING (ordinal) LEFT JOIN clean k USING (ordinal
 
 
 def _connect(paths: Paths) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"threads": 2, "preserve_insertion_order": True})
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
     tables = {"validated": schemas.VALIDATED, "clean": schemas.CLEAN, "prompts": schemas.PROMPTS, "completions": schemas.COMPLETIONS}
     for name, schema in tables.items():
         folder: Path = getattr(paths, name)
@@ -137,32 +148,31 @@ def _connect(paths: Paths) -> duckdb.DuckDBPyConnection:
 
 
 class _Scores:
-    """Scores of one row at a time, read in step with the rows: both come in order of (ordinal, sample)."""
+    """Scores of one row at a time, read in step with the rows: stage evaluate writes them in order of (ordinal, sample)."""
 
     def __init__(self, paths: Paths) -> None:
-        files = [str(file) for file in table_files(paths.scores, "rows")]
-        query = f"SELECT * FROM read_parquet({files!r}) ORDER BY ordinal, sample, metric"
-        self._connection = duckdb.connect(config={"threads": 2})
-        self._batches = iter(self._connection.sql(query).to_arrow_reader(BATCH_ROWS))
-        self._items: Iterator[tuple[int, int, str, float | None, str | None]] = self._read()
+        self._items = self._read(paths)
         self._next = next(self._items, None)
 
-    def take(self, ordinal: int, sample: int) -> tuple[dict[str, float], str | None]:
-        """Values by metric and the extracted text; asked for in rising order."""
-        values: dict[str, float] = {}
-        extracted = None
-        while self._next is not None and self._next[:2] <= (ordinal, sample):
-            if self._next[:2] == (ordinal, sample):
-                _, _, metric, value, text = self._next
-                extracted = text if text is not None else extracted
-                if value is not None:
-                    values[metric] = value
+    def take(self, ordinal: int, sample: int) -> dict[str, float]:
+        """Values by metric, those that apply; rows are asked for in rising order."""
+        found: dict[str, float] = {}
+        while self._next is not None and self._next[0] <= (ordinal, sample):
+            if self._next[0] == (ordinal, sample):
+                found.update(self._next[1])
             self._next = next(self._items, None)
-        return values, extracted
+        return found
 
-    def _read(self) -> Iterator[tuple[int, int, str, float | None, str | None]]:
-        for batch in self._batches:
-            yield from zip(*(batch.column(name).to_pylist() for name in ("ordinal", "sample", "metric", "value", "extracted")))
+    def _read(self, paths: Paths) -> Iterator[tuple[tuple[int, int], Iterator[tuple[str, float]]]]:
+        """((ordinal, sample), its values); an answer cut by a batch comes in two pieces."""
+        for batch in read_batches(paths.scores, "rows", ["ordinal", "sample", "metric", "value"]):
+            ordinals, samples, metrics, values = (batch.column(i).combine_chunks() for i in range(4))
+            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            keys = np.stack([ordinals.to_numpy(), samples.to_numpy()])[:, valid]
+            names, numbers = metrics.filter(valid).to_pylist(), values.drop_null().to_pylist()
+            starts = np.flatnonzero(np.diff(keys, axis=1, prepend=-1).any(axis=0)).tolist()
+            for start, end in pairwise([*starts, len(names)]):
+                yield (int(keys[0, start]), int(keys[1, start])), zip(names[start:end], numbers[start:end])
 
 
 def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
@@ -171,7 +181,6 @@ def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
     columns = [batch.column(name).to_pylist() for name in names]
     for index, values in enumerate(zip(*columns)):
         item = dict(zip(names, values))
-        found, extracted = scores.take(item["ordinal"], item["sample"])
         clean = spoken(item["clean_text"], item["clean_messages"]) or ""
         yield Row(
             ordinal=item["ordinal"], sample=item["sample"], id=item["id"] or "", control=bool(item["control"]),
@@ -185,7 +194,7 @@ def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
             token_ids=arrays["token_ids"][index], token_logprobs=arrays["token_logprobs"][index],
             logprob_mean=item["logprob_mean"], logprob_min=item["logprob_min"], completion_tokens=item["completion_tokens"],
             finish_reason=item["finish_reason"] or "", finish_detail=item["finish_detail"], error=item["error"],
-            extracted=extracted, scores=found,
+            scores=scores.take(item["ordinal"], item["sample"]),
         )  # fmt: skip
 
 

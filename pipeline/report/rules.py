@@ -8,7 +8,6 @@ from FAIL_AT on a row counts as failed, below it is a warning.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.errors import ParamsError
+from pipeline.report.page import percent
 from pipeline.report.rows import Row
 
 FAIL_AT = 0.5
 # Lowest good value per metric. A deciding metric speaks alone; of the others the kindest one does.
 DECIDING = {"choice": 1.0, "numeric": 1.0, "instructions": 1.0}
 LENIENT = {"exact": 1.0, "contains": 1.0, "token_f1": 0.5, "rouge_l": 0.4, "chrf": 40.0, "edit_similarity": 0.6, "bleu": 20.0}
-LOOP_MIN_CHARS = 24
 
 
 @dataclass(frozen=True)
@@ -52,29 +51,23 @@ def rejected_input(row: Row) -> Finding | None:
 
 
 def empty(row: Row) -> Finding | None:
-    """Nothing but blanks came back."""
-    if row.answer is None or row.answer.strip():
-        return None
-    return Finding("empty", 0.95, {"tokens": row.completion_tokens})
+    """Nothing but blanks came back, or nothing outside the reasoning."""
+    blank = row.answer is not None and not row.answer.strip()
+    return Finding("empty", 0.95, {"tokens": row.completion_tokens}) if blank or row.scores.get("empty", 0) > 0 else None
 
 
-def looping(row: Row, *, min_repeats: int = 4, min_share: float = 0.3) -> Finding | None:
-    """The same stretch of text again and again: at least `min_repeats` times, at least `min_share` of the answer."""
-    found = longest_loop(row.answer or "", min_repeats)
-    if found is None:
-        return None
-    start, unit, repeats = found
-    share = unit * repeats / len(row.answer or "x")
+def looping(row: Row, *, min_share: float = 0.3) -> Finding | None:
+    """One piece again and again: `loop_share` of the answer's words or characters is at least `min_share`."""
+    share = row.scores.get("loop_share", 0.0)
     if share < min_share:
         return None
-    return Finding(
-        "looping", min(1.0, 0.7 + 0.3 * share), {"chars": unit, "repeats": repeats, "start": start}, (start, start + unit * repeats)
-    )
+    return Finding("looping", 0.7 + 0.25 * share, {"share": percent(share), "start": percent(row.scores.get("loop_start", 0.0))})
 
 
 def truncated(row: Row) -> Finding | None:
     """The answer stopped at generate.max_new_tokens, not at its own end."""
-    return Finding("truncated", 0.6, {"tokens": row.completion_tokens}) if row.finish_reason == "length" else None
+    cut = row.finish_reason == "length" or row.scores.get("truncated", 0) > 0
+    return Finding("truncated", 0.6, {"tokens": row.completion_tokens}) if cut else None
 
 
 def low_score(row: Row, **bars: float) -> Finding | None:
@@ -92,6 +85,11 @@ def low_score(row: Row, **bars: float) -> Finding | None:
         return None
     share = scored[name] / bars[name]
     return None if share >= 1 else Finding("low_score", 0.5 + 0.3 * (1 - share), {"metric": name, "value": scored[name], "bar": bars[name]})
+
+
+def meets_reference(row: Row) -> bool:
+    """Scored against a reference, and not below the bars."""
+    return not (DECIDING | LENIENT).keys().isdisjoint(row.scores) and low_score(row) is None
 
 
 def unsure(row: Row, *, window: int = 6, window_below: float = -2.0, mean_below: float = -1.2) -> Finding | None:
@@ -139,7 +137,9 @@ def sensitive_hit(row: Row) -> Finding | None:
 def copied_prompt(row: Row, *, min_share: float = 0.8) -> Finding | None:
     """The answer is mostly the question again, as the metric `copied_prompt` measures it."""
     share = row.scores.get("copied_prompt", 0)
-    return Finding("copied_prompt", 0.6, {"share": share}) if share >= min_share else None
+    if share < min_share or meets_reference(row):
+        return None
+    return Finding("copied_prompt", 0.6, {"share": percent(share)})
 
 
 def length_mismatch(row: Row, *, shorter: float = 0.2, longer: float = 8.0) -> Finding | None:
@@ -182,24 +182,3 @@ def resolve(configured: Any) -> dict[str, Callable[[Row], Finding | None]]:
 def code_of(error: str | None) -> str:
     """The code of a `code: detail` text."""
     return (error or "unknown").split(":", 1)[0].strip()[:60]
-
-
-_LOOP = re.compile(r"(.{1,120}?)\1{3,}", re.DOTALL)
-
-
-def longest_loop(text: str, min_repeats: int = 4) -> tuple[int, int, int] | None:
-    """The longest immediate repetition: (start, characters of the unit, times), None where there is none.
-
-    Units of 1 to 120 characters. Texts whose windows of 8 characters are mostly new are passed over at once, so that
-    only suspects pay for the search, and the text is bounded so that time stays linear in its length.
-    """
-    text = text[:20_000]
-    windows = len(text) - 7
-    if windows < 1 or len({text[i : i + 8] for i in range(windows)}) > 0.85 * windows:
-        return None
-    best: tuple[int, int, int] | None = None
-    for match in _LOOP.finditer(text):
-        unit, length = len(match[1]), match.end() - match.start()
-        if length // unit >= min_repeats and length >= LOOP_MIN_CHARS and match[1].strip() and (best is None or length > best[1] * best[2]):
-            best = (match.start(), unit, length // unit)
-    return best

@@ -22,9 +22,7 @@ LOST = "lost: the answer was made but is not in the store any more; run the same
 class CompletionRows:
     """Writes lines out in order. errors: by key. otherwise: the error of lines that have neither answer nor error."""
 
-    def __init__(
-        self, lines: Lines, settings: Settings, answerer: Answerer, errors: dict[bytes, str], otherwise: str | None
-    ) -> None:
+    def __init__(self, lines: Lines, settings: Settings, answerer: Answerer, errors: dict[bytes, str], otherwise: str | None) -> None:
         self._lines, self._settings, self._tokenizer = lines, settings, answerer.tokenizer
         self._stop_ids = frozenset(answerer.identity.stop_ids)
         self._errors, self._otherwise = errors, otherwise or LOST

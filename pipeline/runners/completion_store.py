@@ -109,7 +109,7 @@ class CompletionStore:
                     raise
                 continue
             hit = [parts[i] for i in pc.unique(found["file"]).to_pylist()]
-            if all([self._sound(part) for part in hit]):
+            if not self._unsound(hit):
                 return files, found
 
     def has(self, keys: pa.Table) -> np.ndarray:
@@ -240,9 +240,13 @@ class CompletionStore:
             self._set_aside(part.record, f"{part.file.name} does not hold the bytes that were written")
         return sound
 
+    def _unsound(self, parts: list[Part]) -> list[Part]:
+        """Those that do not hold what was written; they are set aside."""
+        return [part for part in parts if not self._sound(part)]
+
     def _sweep_damage(self, parts: list[Part]) -> bool:
         """After a failed read: set damaged parts aside. True when something changed, so that a new try makes sense."""
-        return not all([self._sound(part) for part in parts]) or self.parts() != parts
+        return bool(self._unsound(parts)) or self.parts() != parts
 
     def _set_aside(self, record: Path, why: str) -> None:
         print(f"warning: completion store: {why}; set aside, its answers will be made again", file=sys.stderr)
@@ -284,9 +288,7 @@ def _fetch(files: list[Path], found: pa.Table, temporary: Path, batch_rows: int)
 def answers_table(keys: pa.Table, completions: Iterable[Any]) -> pa.Table:
     """Finished engine completions beside their keys (KEY_SCHEMA, same order) as ANSWER_SCHEMA."""
     done = list(completions)
-    top = [
-        None if c.top_logprobs is None else [[{"token_id": i, "logprob": p} for i, p in step] for step in c.top_logprobs] for c in done
-    ]
+    top = [None if c.top_logprobs is None else [[{"token_id": i, "logprob": p} for i, p in step] for step in c.top_logprobs] for c in done]
     columns = [
         *keys.columns,
         pa.array([c.token_ids for c in done], schemas.TOKEN_IDS),

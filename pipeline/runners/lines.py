@@ -14,9 +14,7 @@ from pipeline.runners.settings import RowError, Settings
 from pipeline.tables.query import connect
 
 NO_KEY = bytes(32)  # lines that cannot be asked; `Lines.refused` says why
-LINES_SCHEMA = pa.schema(
-    [("ordinal", pa.int64()), ("sample", pa.int32()), ("position", pa.int64()), ("setting", pa.int32()), *KEY_SCHEMA]
-)
+LINES_SCHEMA = pa.schema([("ordinal", pa.int64()), ("sample", pa.int32()), ("position", pa.int64()), ("setting", pa.int32()), *KEY_SCHEMA])
 
 
 @dataclass

@@ -51,7 +51,7 @@ def _git(here: Path, *words: str) -> str | None:
 
 def _restore(name: str, sha: str, here: Path, root: Path) -> None:
     """Copy the stage outs that a commit's dvc.lock names out of DVC's cache."""
-    from dvc.api import DVCFileSystem  # heavy, and not needed to compare folders
+    from dvc.api import DVCFileSystem  # type: ignore[import-untyped]  # heavy, and not needed to compare folders
 
     files = DVCFileSystem(str(here), rev=sha)
     wanted = [*(f"data/{table}" for table in TABLES), *FILES]

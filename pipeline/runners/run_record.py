@@ -11,6 +11,8 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,26 @@ from pipeline.core.paths import Paths
 from pipeline.runners import prometheus
 
 FORMAT = "pipeline-run/1"
-STAGES = ("model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish")
+BUG_EXIT_CODE = 70
 STAGE_KEYS = ("started", "wall_s", "cpu_s", "peak_rss_bytes", "exit_code")
 SLOWEST_ROWS = 10
 KEPT_ROW_FILES = 30  # nights whose rows.parquet stays; run.json and the history line stay for good
 PERCENTILES = (50, 95, 99)
+
+
+@contextmanager
+def recorded(paths: Paths, command: str) -> Iterator[None]:
+    """Leave a record of what happens in the block, however it ends."""
+    started, code = time.time(), 0
+    telemetry.clear(paths.work)
+    try:
+        yield
+    except BaseException as error:
+        code = getattr(error, "exit_code", BUG_EXIT_CODE)
+        raise
+    finally:
+        with suppress(OSError):  # a full disk is told by what ran, not by its record
+            write_run(paths, command=command, started=started, exit_code=code)
 
 
 def write_run(paths: Paths, *, command: str, started: float, exit_code: int) -> Path:

@@ -63,29 +63,54 @@ def provenance(paths: Paths) -> dict[str, Any]:
 def as_text(life: Life, made_by: dict[str, Any]) -> list[str]:
     """A screen for people."""
     row = life.validated or (life.rejected[0] if life.rejected else {})
-    lines = [f"row {row.get('id')}   ordinal {life.ordinal}   {row.get('source_file')}:{row.get('source_line')}{'   control' if row.get('control') else ''}"]
-    if life.validated:
-        lines += _block("read", life.validated.get("text") or life.validated.get("messages"))
-        lines += [f"  {name:<11} {_short(life.validated[name])}" for name in ("reference", "meta", "overrides") if life.validated.get(name) not in (None, "{}")]
-    if life.clean:
-        steps = ", ".join(life.clean["steps_applied"] or []) or "none changed it"
-        lines.append(f"cleaned       {life.clean['chars_in']} to {life.clean['chars_out']} characters, language {life.clean['language']}, steps: {steps}")
-        lines.append(f"  fingerprint {_digest(made_by.get('preprocess', {}).get('fingerprint'))}")
-    for reject in life.rejected:
-        lines.append(f"REJECTED      by {reject['stage']}: {reject['reason']}: {reject['detail']}")
-    if life.prompt:
-        at = life.prompt
-        lines.append(f"prompt        {at['prompt_tokens']} tokens, bucket {at['bucket']}, position {at['position']}, {at['truncated_tokens'] or 0} cut, {at['escaped_tokens'] or 0} control strings as text")
-        lines += _block("", at["prompt"])
-    model = made_by.get("model", {})
-    if life.completions and model:
-        identity = made_by.get("generate", {}).get("identity", {})
-        lines.append(f"model         {model.get('source')} ({model.get('family')}), weights {_digest(model.get('weights_digest'))}, tokenizer {_digest(model.get('tokenizer_digest'))}")
-        lines.append(f"  arithmetic  {identity.get('dtype')}, quantisation {identity.get('quantization')}, {identity.get('device_kind')}, {identity.get('numerics')}")
-        lines.append(f"  params      {_generate_params(made_by)}")
-    for answer in life.completions:
-        lines += _answer(answer, life)
-    return lines
+    control = "   control" if row.get("control") else ""
+    lines = [f"row {row.get('id')}   ordinal {life.ordinal}   {row.get('source_file')}:{row.get('source_line')}{control}"]
+    lines += _read(life) + _cleaned(life, made_by)
+    lines += [f"REJECTED      by {reject['stage']}: {reject['reason']}: {reject['detail']}" for reject in life.rejected]
+    lines += _asked(life) + (_made_by(made_by) if life.completions else [])
+    return lines + [line for answer in life.completions for line in _answer(answer, life)]
+
+
+def _read(life: Life) -> list[str]:
+    if not life.validated:
+        return []
+    rest = [(name, life.validated[name]) for name in ("reference", "meta", "overrides") if life.validated.get(name) not in (None, "{}")]
+    text = life.validated.get("text") or life.validated.get("messages")
+    return [*_block("read", text), *(f"  {name:<11} {_short(value)}" for name, value in rest)]
+
+
+def _cleaned(life: Life, made_by: dict[str, Any]) -> list[str]:
+    row = life.clean
+    if not row:
+        return []
+    steps = ", ".join(row["steps_applied"] or []) or "none changed it"
+    fingerprint = _digest(made_by.get("preprocess", {}).get("fingerprint"))
+    head = f"cleaned       {row['chars_in']} to {row['chars_out']} characters, language {row['language']}, steps: {steps}"
+    return [head, f"  fingerprint {fingerprint}"]
+
+
+def _asked(life: Life) -> list[str]:
+    row = life.prompt
+    if not row:
+        return []
+    where = f"{row['prompt_tokens']} tokens, bucket {row['bucket']}, position {row['position']}"
+    rest = f"{row['truncated_tokens'] or 0} cut, {row['escaped_tokens'] or 0} control strings as text"
+    return [f"prompt        {where}, {rest}", *_block("", row["prompt"])]
+
+
+def _made_by(made_by: dict[str, Any]) -> list[str]:
+    model, identity = made_by.get("model"), made_by.get("generate", {}).get("identity", {})
+    if not model:
+        return []
+    weights, tokenizer = _digest(model.get("weights_digest")), _digest(model.get("tokenizer_digest"))
+    kind = (
+        f"{identity.get('dtype')}, quantisation {identity.get('quantization')}, {identity.get('device_kind')}, {identity.get('numerics')}"
+    )
+    return [
+        f"model         {model.get('source')} ({model.get('family')}), weights {weights}, tokenizer {tokenizer}",
+        f"  arithmetic  {kind}",
+        f"  params      {_generate_params(made_by)}",
+    ]
 
 
 def _answer(answer: dict[str, Any], life: Life) -> list[str]:
@@ -128,7 +153,8 @@ def _near(con: duckdb.DuckDBPyConnection, row_id: str) -> str:
 
 def _generate_params(made_by: dict[str, Any]) -> str:
     params = made_by.get("generate", {}).get("params", {})
-    return ", ".join(f"{key.removeprefix('generate.')} {json.dumps(value, ensure_ascii=False)}" for key, value in params.items() if key.startswith("generate.") and value not in (None, [], False))
+    own = {key.removeprefix("generate."): value for key, value in params.items() if key.startswith("generate.")}
+    return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False)}" for key, value in own.items() if value not in (None, [], False))
 
 
 def _block(title: str, text: str | None) -> list[str]:
@@ -139,7 +165,9 @@ def _block(title: str, text: str | None) -> list[str]:
 def _short(value: Any, keep_lines: bool = False) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = text if keep_lines else " ".join(text.split())
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 100]} [... {len(text) - SHOWN_CHARS:,} characters ...] {text[-100:]}"
+    if len(text) <= SHOWN_CHARS:
+        return text
+    return f"{text[: SHOWN_CHARS - 100]} [... {len(text) - SHOWN_CHARS:,} characters ...] {text[-100:]}"
 
 
 def _digest(value: str | None) -> str:

@@ -28,6 +28,7 @@ from pipeline.core.params import EvaluateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.evaluation.aggregate import Means
+from pipeline.evaluation.assets import asset_file, asset_names
 from pipeline.evaluation.joined import answers
 from pipeline.evaluation.metrics import signatures
 from pipeline.evaluation.profile import Profile
@@ -41,14 +42,14 @@ COUNTS = ("rows", "answers", "scored", "failed", "truncated")
 def run(params: Params, paths: Paths) -> dict[str, Any]:
     """Write data/scores, reports/metrics.json and reports/plots. rows in the manifest count answers (row and sample)."""
     evaluate = params.evaluate
-    scorer = Scorer(evaluate)
+    scorer = Scorer(evaluate, paths.assets)
     inputs = _inputs(evaluate, paths)
     expected = sum(item.get("rows", 0) for item in read_manifest(paths.completions)["outputs"])
     with StageOutput(paths.scores, "evaluate") as out:
         out.open("rows", schemas.SCORES)
         night, control = Tally(scorer.names, evaluate.slices), Tally(scorer.names)
         with Progress("evaluate", total=expected, status=paths.work / "status.json") as progress:
-            for scored in score_all(evaluate, answers(paths, BATCH_ROWS), expected):
+            for scored in score_all(evaluate, paths.assets, answers(paths, BATCH_ROWS), expected):
                 is_control = scored.table["control"].to_numpy(zero_copy_only=False)
                 night.add(scored, ~is_control)
                 control.add(scored, is_control)
@@ -65,7 +66,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             rows=RowCount(scored_answers + failed, scored_answers, failed=failed),
             params={"evaluate": evaluate},
             mixed=changed_since(inputs, paths.root),
-            signatures=signatures(evaluate),
+            signatures=signatures(scorer.metrics),
             metrics_json=describe_file(paths.metrics_json, paths.relative(paths.metrics_json)),
         )
 
@@ -122,8 +123,9 @@ def score_lines(scored: Scored, names: list[str]) -> pa.Table:
 
 def _inputs(evaluate: EvaluateParams, paths: Paths) -> list[dict[str, Any]]:
     folders = (paths.validated, paths.clean, paths.prompts, paths.completions)
-    files = [evaluate.sensitive_words] if evaluate.sensitive_words else []
-    return [describe_upstream(folder, paths.root) for folder in folders] + [describe_file(paths.root / file, file) for file in files]
+    files = [asset_file(name, paths.assets) for name in asset_names(evaluate)]
+    described = [describe_upstream(folder, paths.root) for folder in folders]
+    return described + [describe_file(file, paths.relative(file)) for file in files]
 
 
 def _rejected(paths: Paths) -> tuple[int, int]:

@@ -40,18 +40,18 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     ]
     mixed = changed_since(inputs, paths.root)
     findings += [Finding("mixed", True, f"{path} changed while the gate ran") for path in mixed]
-    manifest = stage_manifest("gate", inputs=inputs, outputs=[], rows=None, params={"gate": limits}, mixed=mixed)
     red = [finding.message for finding in findings if finding.red]
-    verdict = {
-        "verdict": "red" if red else "green",
-        "reasons": red,
-        "notes": [finding.message for finding in findings if not finding.red],
-        "checks": [finding.as_dict() for finding in findings],
-        "drift": moved,
-        "baseline": _describe(baseline, paths),
-    }
-    write_json(paths.gate_json, manifest | verdict)
-    return manifest | verdict
+    manifest = stage_manifest(
+        "gate", inputs=inputs, outputs=[], rows=None, params={"gate": limits}, mixed=mixed,
+        verdict="red" if red else "green",
+        reasons=red,
+        notes=[finding.message for finding in findings if not finding.red],
+        checks=[finding.as_dict() for finding in findings],
+        drift=moved,
+        baseline=_describe(baseline, paths),
+    )  # fmt: skip
+    write_json(paths.gate_json, manifest)
+    return manifest
 
 
 def mixed_runs(paths: Paths) -> list[Finding]:

@@ -11,7 +11,15 @@ from typing import Any
 from pipeline.core import schemas
 from pipeline.core.hashing import sha256_json
 from pipeline.core.manifest import (
-    RowCount, StageOutput, changed_since, describe_file, describe_upstream, plain, read_batches, read_manifest)  # fmt: skip
+    RowCount,  # fmt: skip
+    StageOutput,
+    changed_since,
+    describe_file,
+    describe_upstream,
+    plain,
+    read_batches,
+    read_manifest,
+)
 from pipeline.core.params import GenerateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress

@@ -15,6 +15,7 @@ from pipeline.core.manifest import RowCount, StageOutput, changed_since, describ
 from pipeline.core.params import EvaluateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.evaluation.metrics import metric_columns
+from pipeline.runners.openai_results import write_openai_results
 from pipeline.tables.query import connect, create_views, sql_text
 
 STATUSES = ("answered", "rejected", "failed")
@@ -34,11 +35,13 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             out.write("part", table)
             for value in table["status"].value_counts().to_pylist():
                 counts[value["values"]] += value["counts"]
+        openai = write_openai_results(out.temporary / "openai", stages["validate"], paths)
         return out.finish(
             inputs=[*_raw_inputs(stages["validate"]), *inputs],
             rows=RowCount(sum(counts.values()), counts["answered"], counts["rejected"], counts["failed"]),
             params=_merged_params(stages),
             mixed=[*changed_since(inputs, paths.root), *_mixed(stages)],
+            openai=openai,
             **_provenance(stages, paths),
         )
 

@@ -44,7 +44,10 @@ def _rows(paths: Paths) -> Iterator[pa.Table]:
     with connect(paths.work / "tmp") as con:
         con.register("validated", _reader(validated, ("ordinal", "completion")))
         con.register("clean", _reader(read_batches(paths.clean, columns=["ordinal", "text", "messages"]), ("ordinal", "text", "messages")))
-        query = "SELECT c.ordinal, coalesce(c.text, c.messages) AS prompt, v.completion FROM clean c JOIN validated v USING (ordinal) ORDER BY 1"
+        query = (
+            "SELECT c.ordinal, coalesce(c.text, c.messages) AS prompt, v.completion "
+            "FROM clean c JOIN validated v USING (ordinal) ORDER BY c.ordinal"
+        )
         for batch in con.sql(query).to_arrow_reader(8192):
             yield pa.Table.from_batches([batch])
 

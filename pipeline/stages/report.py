@@ -12,7 +12,7 @@ from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.report import bad_cases, html, markdown
 from pipeline.report.labels import labels_file
-from pipeline.report.rows import Row, answered, rejected
+from pipeline.report.rows import Row, answered, extracted, rejected
 from pipeline.report.tokens import load_token_texts
 
 
@@ -49,6 +49,9 @@ def _inputs(paths: Paths) -> list[dict[str, Any]]:
 def _rows(paths: Paths, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], Row]:
     """The rows of the cases that are shown, with their texts."""
     found = {(row.ordinal, row.sample): row for row in answered(paths, sorted({ordinal for ordinal, _ in wanted}))}
+    for key, text in extracted(paths, sorted({ordinal for ordinal, _ in wanted})).items():
+        if key in found:
+            found[key].extracted = text
     found |= {(row.ordinal, row.sample): row for row in rejected(paths)}
     return {key: row for key, row in found.items() if key in wanted}
 

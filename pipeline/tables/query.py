@@ -35,8 +35,9 @@ class NamedQuery:
 QUERIES: dict[str, NamedQuery] = {
     "worst": NamedQuery(
         "the rows with the lowest value of a metric",
-        "SELECT r.ordinal, r.id, s.sample, s.metric, s.value, r.completion, r.reference FROM scores s JOIN results r USING (ordinal, sample) "
-        "WHERE s.value IS NOT NULL AND s.metric = coalesce(getvariable('metric'), (SELECT min(metric) FROM scores WHERE value IS NOT NULL)) "
+        "SELECT r.ordinal, r.id, s.sample, s.metric, s.value, r.completion, r.reference "
+        "FROM scores s JOIN results r USING (ordinal, sample) WHERE s.value IS NOT NULL "
+        "AND s.metric = coalesce(getvariable('metric'), (SELECT min(metric) FROM scores WHERE value IS NOT NULL)) "
         "ORDER BY s.value, r.ordinal, s.sample LIMIT getvariable('rows')::BIGINT",
         {"metric": None, "rows": "20"},
     ),

@@ -12,6 +12,7 @@ from ftfy.badness import is_bad
 FULL_WIDTH = {
     code: code - 0xFEE0 for first, last in (("０", "９"), ("Ａ", "Ｚ"), ("ａ", "ｚ")) for code in range(ord(first), ord(last) + 1)
 }
+FULL_WIDTH_RUN = re.compile("[０-９Ａ-Ｚａ-ｚ]+")
 HALF_KATAKANA = re.compile(r"[\uff66-\uff9f]+")
 ANSI_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 LINE_ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n"})
@@ -53,7 +54,8 @@ def normalize_unicode(text: str, form: str = "NFC", fold_width: bool = True) -> 
     unit signs mean something and stay, as NFC leaves them.
     """
     if fold_width:
-        text = HALF_KATAKANA.sub(lambda run: unicodedata.normalize("NFKC", run.group()), text.translate(FULL_WIDTH))
+        text = FULL_WIDTH_RUN.sub(lambda run: run.group().translate(FULL_WIDTH), text)
+        text = HALF_KATAKANA.sub(lambda run: unicodedata.normalize("NFKC", run.group()), text)
     return text if unicodedata.is_normalized(form, text) else unicodedata.normalize(form, text)  # type: ignore[arg-type]
 
 

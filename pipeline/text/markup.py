@@ -21,6 +21,7 @@ INLINE = frozenset(
         "textarea th time tt u var video wbr",
     )
 )
+ROW_LIKE = {"li": ("\n- ", ""), "tr": ("\n", ""), "dt": ("\n", ""), "dd": ("\n", "")}
 DROPPED = "script, style, noscript, template, head > link, head > meta, svg, iframe"
 _NAMES = "|".join(sorted(BLOCKS | INLINE, key=lambda name: (-len(name), name)))
 KNOWN_TAG = re.compile(rf"</?(?:{_NAMES})(?:\s[^<>]*)?/?>", re.IGNORECASE)
@@ -76,9 +77,8 @@ def _walk(root: LexborNode, parts: list[str]) -> None:
         elif tag in ("code", "kbd", "samp"):
             _append(parts, _inline(node.text(deep=True)))
         elif tag not in ("-comment", "!doctype", "-doctype"):
-            around = "\n\n" if tag in BLOCKS - {"li", "tr", "dt", "dd"} else "\n" if tag in BLOCKS else ""
-            before = "\n- " if tag == "li" else around
-            after = "\t" if tag in ("td", "th") and node.next is not None else around
+            before, after = ROW_LIKE.get(tag or "") or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
+            after = "\t" if tag in ("td", "th") and node.next is not None else after
             todo += [after, *reversed(list(node.iter(include_text=True))), before]
 
 

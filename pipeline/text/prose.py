@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
 INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 DIFF = re.compile(r"^(?:diff --git |@@ -\d|--- \S.*\n\+\+\+ )", re.MULTILINE)
-COLUMNS = re.compile(r"\S {3,}\S|\t|^\s*\|")
+COLUMNS = re.compile(r"\S {3,}\S")
 
-BLANKS = re.compile(r"(?<=\S)[ \u00a0\u2000-\u200a\u202f\u205f\u3000]{2,}(?=\S)")
-TRAILING = re.compile(r"[ \t\r\u00a0\u2000-\u200a\u202f\u205f\u3000]+$")
+BLANK = " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+BLANKS = re.compile(rf"[{BLANK}]{{2,}}")
 
 
 def squeeze(text: str) -> str:
@@ -19,23 +19,28 @@ def squeeze(text: str) -> str:
 
     Kept: code of every kind, diffs, columns set with tabs or blanks, indentation, Markdown's line break of two blanks.
     """
-    if DIFF.search(text):
+    if ("@@ -" in text or "diff --git " in text or "+++ " in text) and DIFF.search(text):
         return text
+    lines = list(_blocks(text.split("\n")))
+    if len(lines) == 1 and not lines[0][0]:
+        lines = [(False, text.lstrip(" "))]
+    columns = [not code and _may_be_columns(line) for code, line in lines]
     out: list[str] = []
-    lines = text.split("\n")
-    code = [kind for kind, _ in _blocks(lines)]
-    for number, line in enumerate(lines):
-        if code[number]:
-            out.append(line)
-            continue
-        before = number > 0 and not code[number - 1] and COLUMNS.search(lines[number - 1])
-        after = number + 1 < len(lines) and not code[number + 1] and COLUMNS.search(lines[number + 1])
-        columns = COLUMNS.search(line) and (before or after or "\t" in line or line.lstrip().startswith("|"))
-        last = number + 1 == len(lines) or not lines[number + 1].strip()
-        line = _line(line, keep_inside=bool(columns), line_break=not last)
-        if line or (out and not _is_empty_prose(out, code, number - 1)):
-            out.append(line)
-    return _trimmed("\n".join(out), bool(code and code[0]), bool(code and code[-1]))
+    for number, (code, line) in enumerate(lines):
+        if not code:
+            beside = columns[number - 1 : number] + columns[number + 1 : number + 2]
+            in_columns = columns[number] and (any(beside) or "\t" in line or line.lstrip().startswith("|"))
+            followed = number + 1 < len(lines) and bool(lines[number + 1][1].strip())
+            line = _line(line, keep_inside=in_columns, line_break=followed)
+            if not line and (not out or (not out[-1] and not lines[number - 1][0])):
+                continue
+        out.append(line)
+    text = "\n".join(out)
+    return text if lines[-1][0] else text.rstrip("\n")
+
+
+def _may_be_columns(line: str) -> bool:
+    return "\t" in line or line.lstrip().startswith("|") or ("   " in line and bool(COLUMNS.search(line)))
 
 
 def in_prose(text: str, change: Callable[[str], str]) -> str:
@@ -70,12 +75,13 @@ def _blocks(lines: list[str]) -> Iterator[tuple[bool, str]]:
 
 
 def _line(line: str, *, keep_inside: bool, line_break: bool) -> str:
-    if not line.strip():
+    body = line.rstrip(BLANK + "\t\r")
+    if not body:
         return ""
-    end = TRAILING.search(line)
-    body = line[: end.start()] if end else line
-    breaks = line_break and end is not None and end.group().rstrip("\r").endswith("  ")
-    return (body if keep_inside else _outside_inline(body, lambda part: BLANKS.sub(" ", part))) + ("  " if breaks else "")
+    breaks = line_break and line.rstrip("\r").endswith("  ")
+    indent = body[: len(body) - len(body.lstrip(BLANK))]
+    inside = body[len(indent) :]
+    return indent + (inside if keep_inside else _outside_inline(inside, lambda part: BLANKS.sub(" ", part))) + ("  " if breaks else "")
 
 
 def _outside_inline(text: str, change: Callable[[str], str]) -> str:
@@ -86,12 +92,3 @@ def _outside_inline(text: str, change: Callable[[str], str]) -> str:
         out += [change(text[end : found.start()]), found.group()]
         end = found.end()
     return "".join([*out, change(text[end:])])
-
-
-def _is_empty_prose(out: list[str], code: list[bool], before: int) -> bool:
-    return not out[-1] and not code[before]
-
-
-def _trimmed(text: str, code_first: bool, code_last: bool) -> str:
-    text = text if code_first else text.lstrip("\n")
-    return text if code_last else text.rstrip("\n")

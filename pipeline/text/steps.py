@@ -52,21 +52,42 @@ class PiiOptions(Section):
 
 @dataclass(frozen=True)
 class Step:
-    """apply: the function, called with the text and the options. gate: an RE2 pattern of the texts it can change at all."""
+    """apply: the function, called with the text and the options.
+
+    gate: an RE2 pattern that every text which the step can change matches (or one made from the options), so that Arrow can
+    pass over all others; a test holds both against each other.
+    """
 
     version: int
     apply: Callable[..., str]
-    gate: str
+    gate: str | Callable[..., str]
     options: type[Section] = NoOptions
 
 
 MAX_ROUNDS = 6
 NON_ASCII = r"[^\x00-\x7f]"
+# What ftfy's badness pattern needs: two neighbours that Western, Cyrillic or Greek encodings make out of UTF-8, or a tell-tale letter.
+BEYOND_ASCII = (
+    r"\x{a1}-\x{ac}\x{ae}-\x{b3}\x{b5}\x{b6}\x{b8}-\x{2012}\x{2016}-\x{2018}\x{201a}-\x{2025}\x{2027}-\x{2fff}"
+    r"\x{f8ff}\x{fb01}\x{fb02}\x{fffd}"
+)
+MOJIBAKE = rf"[\x80-\x9fÂÃÎÐØÙŒœ√≈]|[{BEYOND_ASCII}]{{2}}"
+# Marks, and blocks with characters that NFC takes apart or replaces.
+NOT_NFC = (
+    r"[\pM\x{340}-\x{387}\x{958}-\x{9df}\x{a33}-\x{b5d}\x{f43}-\x{fb9}\x{1100}-\x{11ff}\x{1b00}-\x{1b4b}\x{1f00}-\x{2001}\x{2126}-\x{212b}"
+    r"\x{2329}\x{232a}\x{2adc}\x{f900}-\x{fb4e}\x{11000}-\x{16fff}\x{1d15e}-\x{1d1c0}\x{2f800}-\x{2fa1d}]"
+)
+WIDE = r"[\x{ff10}-\x{ff19}\x{ff21}-\x{ff3a}\x{ff41}-\x{ff5a}\x{ff66}-\x{ff9f}]"
 BLANK = r"\x{00a0}\x{2000}-\x{200a}\x{202f}\x{205f}\x{3000}"
 
+
+def _normalize_gate(form: str, fold_width: bool) -> str:
+    return NON_ASCII if form != "NFC" else f"{NOT_NFC}|{WIDE}" if fold_width else NOT_NFC
+
+
 STEPS: dict[str, Step] = {
-    "fix_mojibake": Step(1, characters.fix_mojibake, NON_ASCII),
-    "normalize_unicode": Step(1, characters.normalize_unicode, NON_ASCII, NormalizeOptions),
+    "fix_mojibake": Step(1, characters.fix_mojibake, MOJIBAKE),
+    "normalize_unicode": Step(1, characters.normalize_unicode, _normalize_gate, NormalizeOptions),
     "drop_control_characters": Step(
         1, characters.drop_control_characters, r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}\x{fdd0}-\x{fdef}\x{fffe}\x{ffff}]"
     ),
@@ -76,8 +97,8 @@ STEPS: dict[str, Step] = {
         r"\x{1d173}-\x{1d17a}\x{e0000}-\x{e007f}]",
     ),
     "html_to_text": Step(1, markup.html_to_text, r"<[A-Za-z!?/]", HtmlOptions),
-    "squeeze_whitespace": Step(1, prose.squeeze, rf"[ {BLANK}]{{2}}|[ \t\r{BLANK}]\n|\n\s*\n\s*\n|^\n|[\s{BLANK}]$"),
-    "unify_quotes": Step(1, characters.unify_quotes, r"[\x{2018}-\x{201f}\x{2032}\x{2033}]"),
+    "squeeze_whitespace": Step(1, prose.squeeze, rf"[ {BLANK}]{{2}}|[ \t\r{BLANK}]\n|\n\s*\n\s*\n|^[\n ]|[\s{BLANK}]$"),
+    "unify_quotes": Step(1, partial(prose.in_prose, change=characters.unify_quotes), r"[\x{2018}-\x{201f}\x{2032}\x{2033}]"),
     "mask_numbers": Step(1, masking.mask_numbers, r"\pN", NumberOptions),
     "mask_pii": Step(1, masking.mask_pii, r"[@_\d-]|sk-|eyJ", PiiOptions),
 }  # fmt: skip
@@ -161,4 +182,6 @@ def _choose(item: str | Mapping[str, Mapping[str, Any]], number: int) -> ChosenS
         problem = error.errors(include_url=False)[0]
         known = ", ".join(step.options.model_fields) or "none"
         raise ParamsError(f"{where}.{name}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}; options: {known}") from None
-    return ChosenStep(name, step.version, options, partial(step.apply, **options), step.gate)
+    return ChosenStep(
+        name, step.version, options, partial(step.apply, **options), step.gate(**options) if callable(step.gate) else step.gate
+    )
