@@ -102,7 +102,7 @@ class Intake:
                 head = read_head(source.file)
                 report["byte_order_mark"] = byte_order_mark(head)
                 data = self._reading(source, kind, head)
-                spec = FileSpec(source.name, source.control, openai=kind == "openai-batch", textual=kind in ("csv", "tsv"))
+                spec = FileSpec(source.name, source.control, kind)
                 chunks = READERS[kind](source.file, data)
                 for checked in self._workers.map(check_chunk, ((chunk, spec, data) for chunk in chunks)):
                     yield self._take(self._limited(checked, source), source, index, report)

@@ -42,12 +42,11 @@ class Checked:
 
 
 class FileSpec(NamedTuple):
-    """What a file's name, place and format mean for its rows. textual: CSV, where numbers come as text."""
+    """What a file's name, place and format mean for its rows. format: a key of READERS."""
 
     source: str
     control: bool = False
-    openai: bool = False
-    textual: bool = False
+    format: str = "jsonl"
 
 
 def check_chunk(chunk: Chunk, spec: FileSpec, data: DataParams) -> Checked:
@@ -60,8 +59,9 @@ class Validator:
 
     def __init__(self, data: DataParams, spec: FileSpec) -> None:
         self._data = data
-        self._source, self._control, self._openai, self._textual = spec
-        openai = spec.openai
+        self._source, self._control, self._format = spec
+        self._textual = spec.format in ("csv", "tsv")  # numbers come as text
+        self._openai = openai = spec.format == "openai-batch"
         id_field, messages_field = ("custom_id", "messages") if openai else (data.id_field, data.messages_field)
         self._id = self._taker(id_field, "id_field")
         self._text = self._taker(data.text_field, "text_field")
@@ -142,7 +142,7 @@ class Validator:
                 return None
             if self._openai:
                 raise BadRow("missing_messages", "body.messages is missing or null")
-            raise BadRow("missing_text", _missing(self._data.text_field, row, value is None))
+            raise BadRow("missing_text", _missing(self._data.text_field, row, value is None, document=self._format == "json"))
         else:
             text = _as_text(value)
         if needed and not text.strip():
@@ -254,14 +254,14 @@ def _scalar_text(value: Any) -> str | None:
     return str(value)
 
 
-def _missing(path: str, row: dict[str, Any], null: bool) -> str:
+def _missing(path: str, row: dict[str, Any], null: bool, document: bool) -> str:
     if null:
         return f"field {path!r} (data.text_field) is null"
     if "custom_id" in row and "body" in row:
         return "this looks like an OpenAI-batch line; set data.format: openai-batch"
     known = f"its other fields: {', '.join(map(repr, list(row)[:12]))}" if row else "nor any other but its id"
     lists = [name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
-    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists else ""
+    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists and document else ""
     return f"no field {path!r} (data.text_field), {known}{hint}"
 
 
