@@ -253,6 +253,12 @@ def test_csv_follows_rfc_4180(tmp_path, end):
     assert values(put(tmp_path, "a.csv", text.getvalue())) == [dict(zip(*pair)) for pair in ((rows[0], row) for row in rows[1:])]
 
 
+def test_joined_csv_files_bring_their_header_again(tmp_path):
+    one = codecs.BOM_UTF8 + b"id,text\n1,a\n"
+    assert values(put(tmp_path, "a.csv", one + one))[0::2] == [{"id": "1", "text": "a"}] * 2
+    assert reasons(put(tmp_path, "a.csv", one + one)) == [None, "repeated_header", None]
+
+
 def test_faulty_csv_records_cost_their_own_line(tmp_path):
     content = 'id,text\n1,a\n2,b,c\n3\n4,5" pipe\n5,"x"y\n6,ok\n7,"never closed\n8,fine\n9,"also ""fine"""\n'
     records = read(put(tmp_path, "a.csv", content))

@@ -56,7 +56,7 @@ def read_csv(file: Path, data: DataParams, delimiter: str) -> Iterator[Chunk]:
             names = _column_names(fields, data.header)
             if data.header:
                 continue
-        record = Record(number, _named(fields, names))
+        record = Record(number, _named(fields, names, data.header))
         records.append(record)
         size += sum(map(len, fields)) if isinstance(fields, list) else 0
         if size > CHUNK_BYTES or len(records) >= 16_384:
@@ -278,9 +278,11 @@ def _column_names(fields: list[str] | Bad, header: bool) -> list[str]:
     return fields
 
 
-def _named(fields: list[str] | Bad, names: list[str]) -> dict[str, str] | Bad:
+def _named(fields: list[str] | Bad, names: list[str], header: bool) -> dict[str, str] | Bad:
     if isinstance(fields, Bad):
         return fields
+    if header and [fields[0].removeprefix("\ufeff"), *fields[1:]] == names:
+        return Bad("repeated_header", "the header stands here again, as in files that were joined")
     if len(fields) != len(names):
         return Bad("column_count", f"{len(fields)} fields, but the first record has {len(names)}")
     return dict(zip(names, fields))
