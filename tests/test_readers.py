@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.params import DataParams, load_params
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Damaged, Record
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property

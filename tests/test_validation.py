@@ -228,3 +228,8 @@ def test_every_record_ends_as_row_or_reject(rows, as_openai):
 def test_a_fault_found_while_reading_is_handed_on():
     done = Validator(DataParams(), FileSpec("f")).check([Record(4, BadRow("too_deep", "why").bad)])
     assert done.rejects == [(0, 4, None, ("too_deep", "why"))]
+
+
+def test_one_field_may_serve_twice():
+    found = one({"q": "x", "n": 1}, id_field="q", text_field="q", reference_field="q")
+    assert (found["id"], found["text"], found["reference"], found["meta"]) == ("x", "x", '["x"]', '{"n":1}')

@@ -17,7 +17,8 @@ from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.tables.duplicates import SeenIds
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
