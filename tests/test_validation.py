@@ -191,7 +191,8 @@ def test_openai_requests_set_their_own_generation_values():
     ],
 )
 def test_what_an_openai_request_may_not_ask_costs_the_row(row, expected):
-    assert reason(row, kind="openai-batch") == expected
+    ((_, _, row_id, bad),) = check(row, kind="openai-batch").rejects
+    assert (bad.reason, row_id) == (expected, row.get("custom_id"))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -82,10 +82,10 @@ class Validator:
             done.records += 1
             row_id: str | None = None
             try:
-                row, overrides = self._as_row(value)
+                row = self._as_object(value)
                 names[tuple(row)] += 1
                 row_id = self._row_id(row, number)
-                columns = self._columns(row, overrides)
+                columns = self._columns(*self._with_overrides(row))
             except BadRow as error:
                 done.rejects.append((place, number, row_id, error.bad))
                 continue
@@ -98,17 +98,19 @@ class Validator:
             done.fields.update(dict.fromkeys(group, count))
         return done
 
-    def _as_row(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The record as an object, and the generation values it sets."""
+    def _as_object(self, value: Any) -> dict[str, Any]:
+        """The record as an object; a bare text is a row that has only this."""
         if isinstance(value, Bad):
             raise BadRow(*value)
         if isinstance(value, str) and is_plain(self._data.text_field):
             value = {self._data.text_field: value}
         if not isinstance(value, dict):
             raise BadRow("not_an_object", f"a row must be an object with fields, found {kind_of(value)}")
-        if self._openai:
-            return unpack_request(value)
-        return value, {name: value.pop(name) for name in self._data.overrides if name in value}
+        return value
+
+    def _with_overrides(self, row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The row, and the generation values it sets."""
+        return unpack_request(row) if self._openai else (row, {name: row.pop(name) for name in self._data.overrides if name in row})
 
     def _row_id(self, row: dict[str, Any], number: int) -> str:
         value = self._id(row)
