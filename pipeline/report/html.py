@@ -44,7 +44,7 @@ def show(case: Case, row: Row, tokens: TokenTexts | None, show_text: bool) -> Sh
     if row.answer is not None:
         answer = [Segment(row.answer[:MAX_TEXT_CHARS])]
         if tokens is not None and row.token_ids is not None and row.token_logprobs is not None and len(row.answer) <= MAX_TEXT_CHARS:
-            answer = shaded(row.answer, row.token_ids.tolist(), row.token_logprobs, tokens.decode)
+            answer = shaded(row.answer, tokens.pieces(row.token_ids.tolist()), row.token_logprobs)
             is_shaded = any(segment.kind for segment in answer)
     scored = row.answer if row.extracted is None else row.extracted
     reference = None
