@@ -114,7 +114,7 @@ def build(
             "error": r.get("error"),
         })  # fmt: skip
     _put(paths.completions, "generate", schemas.COMPLETIONS, completions, parts=True)
-    _put(paths.scores, "evaluate", schemas.SCORES, signatures={name: "1" for r in rows for name in r["scores"]}, rows=[
+    _put(paths.scores, "evaluate", schemas.SCORES, signatures=dict.fromkeys(["truncated", *_names(rows)], "1"), rows=[
         {"ordinal": i, "sample": r.get("sample", 0), "metric": name, "value": value, "extracted": r["answer"]}
         for i, r in zip(ids, rows) for name, value in sorted(r["scores"].items())
     ])  # fmt: skip
@@ -145,10 +145,13 @@ def _put(
         out.finish(inputs=[], rows=RowCount(len(rows), len(rows)), params={}, **extra)
 
 
+def _names(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted({name for r in rows for name in r["scores"]})
+
+
 def _means(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = sorted({name for r in rows for name in r["scores"]})
     found = {}
-    for name in names:
+    for name in _names(rows):
         values = [r["scores"][name] for r in rows if name in r["scores"]]
         mean = sum(values) / len(values)
         best = 100.0 if name == "chrf" else 1.0
