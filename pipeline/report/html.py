@@ -87,7 +87,8 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
     """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
     if gate is None:
         return "none"
-    return str(gate.get("verdict", "none"))
+    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
+    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
 
 
 def metric_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
