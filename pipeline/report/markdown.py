@@ -49,7 +49,7 @@ def write(
         ]
         lines += [_metric(item) for item in facts["metrics"]]
     lines += ["", f"## {t('h.cases')}", ""]
-    for case in night.cases[:CASES]:
+    for case in night.cases[: min(CASES, params.max_cases)]:
         lines += _case(case, rows[case.ordinal, case.sample], params.show_text, language)
     if not night.cases:
         lines.append(t("lead.nothing", answers=night.answers))
