@@ -48,7 +48,8 @@ def test_cause_and_reason(kind, reason, given):
 @pytest.mark.parametrize(
     "text",
     ["Translate:", "What is 2 + 2?", "请翻译", "Use `<div>` in a sentence about tags, and close it with `</div>` when you are done.",
-     "```html\n<div>hello</div>\n```\nWhat does this page show to a person who opens it today?", "List three colours that go well with green; one a line"],
+     "```html\n<div>hello</div>\n```\nWhat does this page show to a person who opens it today?",
+     "List three colours that go well with green; one a line"],
 )  # fmt: skip
 def test_honest_questions_are_no_damaged_data(text):
     row = Row(0, text=text, prompt=text, language="en", **BAD)
