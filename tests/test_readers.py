@@ -402,6 +402,18 @@ def test_packed_and_empty_parquet_files_are_read(tmp_path):
     assert read(parquet(tmp_path, table.slice(0, 0))) == []
 
 
+def test_rows_that_share_a_large_value_are_not_unfolded_at_once(tmp_path):
+    table = pa.table({"id": range(300), "text": pa.array(["x" * 900_000] * 299 + ["y"]).dictionary_encode(), "list": [["a"]] * 300})
+    file = parquet(tmp_path, table, dictionary_pagesize_limit=10_000_000)
+    assert file.stat().st_size < 1_000_000
+    chunks = list(READERS["parquet"](file, DataParams()))
+    assert sum(chunk.data.num_rows for chunk in chunks) == 300
+    assert max(chunk.data.num_rows for chunk in chunks) <= 5
+    assert values(file)[-1] == {"id": 299, "text": "y", "list": ["a"]}
+    table = pa.table({"text": ["a", "b" * 5_000_000, "c"]})
+    assert reasons(parquet(tmp_path, table), max_row_bytes=4_500_000) == [None, "too_large", None]
+
+
 def test_missing_numbers_and_repeated_columns_of_parquet(tmp_path):
     assert values(parquet(tmp_path, pa.table({"id": [1.5, float("nan"), float("inf")]}))) == [{"id": 1.5}, {"id": None}, {"id": None}]
     with pytest.raises(Damaged, match="'a' is there twice"):

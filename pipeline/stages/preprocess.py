@@ -35,7 +35,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     total = int(read_manifest(paths.validated)["rows"]["out"])
     preprocessor = Preprocessor(section)
     with StageOutput(paths.clean, "preprocess") as out, Progress("preprocess", total=total, status=paths.work / "status.json") as progress:
-        out.open("rows", schemas.CLEAN)
+        out.open("rows", schemas.CLEAN.with_metadata({"fingerprint": preprocessor.fingerprint}))
         out.open("rejected", schemas.REJECTED)
         tally = Tally()
         for clean, rejected in _results(preprocessor, paths, total, meter, progress):
@@ -46,6 +46,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         manifest = out.finish(
             inputs=[upstream], mixed=changed_since([upstream], paths.root), params={"preprocess": section},
             rows=RowCount(into=total, out=tally.clean, rejected=tally.rejected), fingerprint=preprocessor.fingerprint,
+            row_fingerprint=preprocessor.row_fingerprint,
             steps=[step.describe() | {"rows": tally.steps[step.name]} for step in preprocessor.steps],
             languages=tally.languages, reasons=tally.reasons,
         )  # fmt: skip

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.params import DataParams
-from pipeline.tables import csv_text, json_text, parquet
+from pipeline.tables import arrow_values, csv_text, json_text, parquet
 from pipeline.tables.fields import parse_path
 from pipeline.tables.json_document import Cutter, elements, members
-from pipeline.tables.lines import each_line, split_lines, whole_lines
+from pipeline.tables.lines import each_line, split_lines, too_large, whole_lines
 from pipeline.tables.records import CHUNK_BYTES, Bad, BadRow, Chunk, Damaged, Record
 from pipeline.tables.streams import read_head, utf8_blocks
 
@@ -70,7 +70,10 @@ def read_parquet(file: Path, data: DataParams) -> Iterator[Chunk]:
     """Parquet of any schema; the row number counts from 1."""
     number = 1
     for batch in parquet.batches(file):
-        yield Chunk("batch", number, batch)
+        if batch.num_rows == 1 and (size := int(parquet.row_bytes(batch)[0])) > data.max_row_bytes:
+            yield Chunk("records", number, [Record(number, too_large(size, data.max_row_bytes))])
+        else:
+            yield Chunk("batch", number, batch)
         number += batch.num_rows
 
 
@@ -102,7 +105,7 @@ def parse_records(chunk: Chunk, data: DataParams) -> Iterator[Record]:
 
 
 def parse_batch(chunk: Chunk, data: DataParams) -> Iterator[Record]:
-    yield from map(Record, range(chunk.first, chunk.first + chunk.data.num_rows), parquet.rows(chunk.data))
+    yield from map(Record, range(chunk.first, chunk.first + chunk.data.num_rows), arrow_values.rows(chunk.data))
 
 
 PARSERS: dict[str, Callable[[Chunk, DataParams], Iterator[Record]]] = {

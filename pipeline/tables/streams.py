@@ -75,13 +75,18 @@ def utf8_blocks(file: Path, encoding: str) -> Iterator[bytes]:
     other characters. Raises Damaged where the mark or the content contradicts the name.
     """
     head = read_head(file)
-    marked = next((name for mark, name in MARKS if head.startswith(mark)), None)
+    marked = byte_order_mark(head)
     plain = codecs.lookup(encoding).name
     check_encoding(head, plain, marked)
     if plain in ("utf-8", "utf-8-sig") or marked == "utf-8":
         yield from _without_mark(raw_blocks(file))
     else:
         yield from _transcoded(raw_blocks(file), plain)
+
+
+def byte_order_mark(head: bytes) -> str | None:
+    """The encoding whose mark a file starts with."""
+    return next((name for mark, name in MARKS if head.startswith(mark)), None)
 
 
 def check_encoding(head: bytes, encoding: str, marked: str | None) -> None:

@@ -77,7 +77,7 @@ def _walk(root: LexborNode, parts: list[str]) -> None:
         elif tag in ("code", "kbd", "samp"):
             _append(parts, _inline(node.text(deep=True)))
         elif tag not in ("-comment", "!doctype", "-doctype"):
-            before, after = ROW_LIKE.get(tag) or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
+            before, after = ROW_LIKE.get(tag or "") or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
             after = "\t" if tag in ("td", "th") and node.next is not None else after
             todo += [after, *reversed(list(node.iter(include_text=True))), before]
 

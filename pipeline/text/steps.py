@@ -97,7 +97,7 @@ STEPS: dict[str, Step] = {
         r"\x{1d173}-\x{1d17a}\x{e0000}-\x{e007f}]",
     ),
     "html_to_text": Step(1, markup.html_to_text, r"<[A-Za-z!?/]", HtmlOptions),
-    "squeeze_whitespace": Step(1, prose.squeeze, rf"[ {BLANK}]{{2}}|[ \t\r{BLANK}]\n|\n\s*\n\s*\n|^\n|[\s{BLANK}]$"),
+    "squeeze_whitespace": Step(1, prose.squeeze, rf"[ {BLANK}]{{2}}|[ \t\r{BLANK}]\n|\n\s*\n\s*\n|^[\n ]|[\s{BLANK}]$"),
     "unify_quotes": Step(1, partial(prose.in_prose, change=characters.unify_quotes), r"[\x{2018}-\x{201f}\x{2032}\x{2033}]"),
     "mask_numbers": Step(1, masking.mask_numbers, r"\pN", NumberOptions),
     "mask_pii": Step(1, masking.mask_pii, r"[@_\d-]|sk-|eyJ", PiiOptions),
