@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.params import DataParams, load_params
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Damaged, Record
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
@@ -120,6 +121,14 @@ def test_a_named_encoding_is_read_and_an_unnamed_one_never_becomes_other_charact
         first, second = values(file, "jsonl")
         assert "data.encoding" in first.detail
         assert second == rows[1]
+
+
+def test_a_sixteen_bit_encoding_needs_its_mark_or_its_byte_order(tmp_path):
+    rows = [{"a": "ä", "text": "混合"}]
+    marked = put(tmp_path, "a.csv", codecs.BOM_UTF16_LE + "a,text\nä,混合\n".encode("utf-16-le"))
+    assert values(marked, "csv", encoding="utf-16") == values(marked, "csv", encoding="utf-16-le") == rows
+    with pytest.raises(Damaged, match="utf-16-le"):
+        read(put(tmp_path, "b.csv", "a,text\nä,混合\n".encode("utf-16-le")), "csv", encoding="utf-16")
 
 
 def test_bytes_that_do_not_belong_to_the_named_encoding_are_refused(tmp_path):
@@ -243,6 +252,12 @@ def test_csv_follows_rfc_4180(tmp_path, end):
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end).writerows(rows)
     assert values(put(tmp_path, "a.csv", text.getvalue())) == [dict(zip(*pair)) for pair in ((rows[0], row) for row in rows[1:])]
+
+
+def test_joined_csv_files_bring_their_header_again(tmp_path):
+    one = codecs.BOM_UTF8 + b"id,text\n1,a\n"
+    assert values(put(tmp_path, "a.csv", one + one))[0::2] == [{"id": "1", "text": "a"}] * 2
+    assert reasons(put(tmp_path, "a.csv", one + one)) == [None, "repeated_header", None]
 
 
 def test_faulty_csv_records_cost_their_own_line(tmp_path):

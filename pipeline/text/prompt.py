@@ -197,7 +197,9 @@ class PromptBuilder:
     def _with_bos(self, ids: list[int]) -> list[int]:
         """Exactly one BOS where the tokenizer itself would add one, whether or not the template wrote it."""
         bos = self._tokenizer.bos_ids
-        while bos and ids[: len(bos)] == bos:
+        if not bos:
+            return ids
+        while ids[: len(bos)] == bos:
             ids = ids[len(bos) :]
         return bos + ids
 

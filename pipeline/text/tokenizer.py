@@ -54,12 +54,11 @@ class Tokenizer:
                 f"{folder}: no tokenizer.json; convert the checkpoint's tokenizer (tokenizer.model, vocab.txt) with "
                 "`pipeline checkpoint import`, or add the tokenizer.json of its release"
             )
-        config_file = folder / "tokenizer_config.json"
+        config = read_tokenizer_config(folder)
         try:
-            config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
             return cls(file.read_text(encoding="utf-8"), config)
         except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{folder}: tokenizer.json or tokenizer_config.json is damaged: {error}; fetch them again") from None
+            raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
         except Exception as error:  # the Rust library raises bare Exception
             raise ModelError(f"{file}: the tokenizers library cannot read it: {error}") from None
 
@@ -137,16 +136,45 @@ class Tokenizer:
         the real names have become text. `alias` must not occur in the text to be encoded.
         """
         data = json.loads(self.to_json())
-        renamed = [
-            t | {"content": alias + t["content"] + alias} if t["content"] in self.control_tokens else t for t in data["added_tokens"]
-        ]
-        rust = RustTokenizer.from_str(json.dumps(data | {"added_tokens": renamed, "post_processor": None}, ensure_ascii=False))
-        pairs = ((rust.token_to_id(alias + content + alias), token_id) for content, token_id in self.control_tokens.items())
-        return rust, {new: old for new, old in pairs if new is not None}
+        names = {content: alias + content + alias for content in self.control_tokens}
+        data["added_tokens"] = [t | {"content": names.get(t["content"], t["content"])} for t in data["added_tokens"]]
+        data["model"] = _renamed_pieces(data["model"], names)
+        rust = RustTokenizer.from_str(json.dumps(data | {"post_processor": None}, ensure_ascii=False))
+        pairs = ((rust.token_to_id(names[content]), token_id) for content, token_id in self.control_tokens.items())
+        return rust, {new: old for new, old in pairs if new is not None and new != old}
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with the named tokens of special_tokens_map.json where it lacks them."""
+    return read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object, {} where there is no such file. Raises ModelError when it is damaged."""
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
+    return data if isinstance(data, dict) else {}
 
 
 def _restore(ids: list[int], back: dict[int, int]) -> list[int]:
     return [back.get(i, i) for i in ids] if ids and max(ids) >= min(back, default=1 << 62) else ids
+
+
+def _renamed_pieces(model: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The model with control tokens renamed in its own vocabulary: a Unigram model may take them for likely pieces of text.
+
+    Left alone: pieces that merges make, and the unknown piece where the model finds it by name.
+    """
+    vocab = model.get("vocab")
+    if isinstance(vocab, list):
+        return model | {"vocab": [[names.get(piece, piece), score] for piece, score in vocab]}
+    made = {"".join(merge) if isinstance(merge, list) else merge.replace(" ", "", 1) for merge in model.get("merges") or ()}
+    kept = {model.get("unk_token")} | made
+    return model | {"vocab": {piece if piece in kept else names.get(piece, piece): number for piece, number in (vocab or {}).items()}}
 
 
 def _content(token: Any) -> str:
