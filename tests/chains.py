@@ -8,7 +8,8 @@ from pathlib import Path
 from pipeline.cli.main import main
 from pipeline.core.manifest import read_table
 
-THINGS = "river stone lamp paper cloud window green seven market quiet engine bread 山 水 火 月".split()
+WORDS = "river stone lamp paper cloud window green seven market quiet engine bread 山 水 火 月"
+THINGS = WORDS.split()
 
 
 def rows(count, start=0):
@@ -38,7 +39,8 @@ def pipeline(*args):
 
 def run_chain(inputs, out, checkpoint, *options, tokens=8):
     """`pipeline run` with a small model and few tokens; returns the exit code."""
-    settings = [item for option in (f"generate.max_new_tokens={tokens}", "evaluate.bootstrap=10", "generate.kv_memory=8000000", *options) for item in ("-S", option)]
+    usual = (f"generate.max_new_tokens={tokens}", "generate.kv_memory=8000000", "evaluate.bootstrap=10")
+    settings = [item for option in (*usual, *options) for item in ("-S", option)]
     return pipeline("run", inputs, "--out", out, "--model", checkpoint, *settings)
 
 

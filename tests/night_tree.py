@@ -27,6 +27,7 @@ TOPICS = {
 ASK = {"en": "Write one sentence about {topic} and name {n} colours.", "zh": "请用一句话描写{topic}，并说出{n}种颜色。"}
 GOOD = {"en": "Here is {topic}, with {n} colours in the light.", "zh": "这里是{topic}，光里有{n}种颜色。"}
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">\u202eevil\u202c "q" \'s\' `b` {{7*7}}'
+SENSITIVE = "蠢货"  # a word of the own small list
 KINDS = ("good", "empty", "loop", "cut", "error", "refusal", "language", "json", "wrong", "sensitive", "copied", "unsure")
 
 
@@ -51,7 +52,7 @@ def row(n: int, kind: str = "good", lang: str = "en", **extra: Any) -> dict[str,
             "scores": {"chrf": 5.0, "exact": 0.0, "loop_share": 1.0, "loop_start": 0.0},
         }
     elif kind == "cut":
-        item |= {"answer": good[: len(good) // 2], "finish": "length", "scores": {"chrf": 55.0, "exact": 0.0}}
+        item |= {"answer": good[: len(good) // 2], "finish": "length", "scores": {"chrf": 55.0, "exact": 0.0, "truncated": 1.0}}
     elif kind == "error":
         item |= {"answer": None, "finish": "error", "error": "non_finite_logits: layer 3, bfloat16", "scores": {}}
     elif kind == "refusal":
@@ -63,7 +64,7 @@ def row(n: int, kind: str = "good", lang: str = "en", **extra: Any) -> dict[str,
     elif kind == "wrong":
         item |= {"answer": "It was a quiet evening in another town.", "scores": {"chrf": 11.0, "exact": 0.0}}
     elif kind == "sensitive":
-        item |= {"scores": {"chrf": 100.0, "exact": 1.0, "sensitive": 2.0}}
+        item |= {"answer": f"{good} {SENSITIVE}", "scores": {"chrf": 90.0, "exact": 1.0, "sensitive": 1.0}}
     elif kind == "copied":
         item |= {"answer": item["text"], "scores": {"chrf": 20.0, "exact": 0.0, "copied_prompt": 1.0}}
     elif kind == "unsure":
@@ -104,7 +105,7 @@ def build(
     completions = []
     for i, r in zip(ids, rows):
         answer = r["answer"]
-        tokens = None if answer is None or not logprobs else [ord(letter) for letter in answer]
+        tokens = None if answer is None or not logprobs else r.get("token_ids") or [ord(letter) for letter in answer]
         values = None if tokens is None else np.full(len(tokens), r["logprob"], np.float32)
         completions.append({
             "ordinal": i, "sample": r.get("sample", 0), "text": answer, "token_ids": tokens, "finish_reason": r["finish"],
@@ -113,7 +114,7 @@ def build(
             "error": r.get("error"),
         })  # fmt: skip
     _put(paths.completions, "generate", schemas.COMPLETIONS, completions, parts=True)
-    _put(paths.scores, "evaluate", schemas.SCORES, [
+    _put(paths.scores, "evaluate", schemas.SCORES, signatures=dict.fromkeys(["truncated", *_names(rows)], "1"), rows=[
         {"ordinal": i, "sample": r.get("sample", 0), "metric": name, "value": value, "extracted": r["answer"]}
         for i, r in zip(ids, rows) for name, value in sorted(r["scores"].items())
     ])  # fmt: skip
@@ -132,20 +133,25 @@ def mixed_night(count: int = 200, bad_share: float = 0.3, seed: int = 1) -> list
     ]
 
 
-def _put(folder: Path, stage: str, schema: pa.Schema, rows: list[dict[str, Any]], *, rejected: Any = None, parts: bool = False) -> None:
+def _put(
+    folder: Path, stage: str, schema: pa.Schema, rows: list[dict[str, Any]], *, rejected: Any = None, parts: bool = False, **extra: Any
+) -> None:
     with StageOutput(folder, stage) as out:
         out.open("part" if parts else "rows", schema, parts=parts)
         out.write("part" if parts else "rows", pa.Table.from_pylist(rows, schema=schema))
         if rejected is not None:
             out.open("rejected", schemas.REJECTED)
             out.write("rejected", pa.Table.from_pylist(rejected, schema=schemas.REJECTED))
-        out.finish(inputs=[], rows=RowCount(len(rows), len(rows)), params={})
+        out.finish(inputs=[], rows=RowCount(len(rows), len(rows)), params={}, **extra)
+
+
+def _names(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted({name for r in rows for name in r["scores"]})
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = sorted({name for r in rows for name in r["scores"]})
     found = {}
-    for name in names:
+    for name in _names(rows):
         values = [r["scores"][name] for r in rows if name in r["scores"]]
         mean = sum(values) / len(values)
         best = 100.0 if name == "chrf" else 1.0

@@ -38,7 +38,7 @@ def schema_text() -> str:
     for section in Params.model_fields:
         name = schema["properties"][section]["$ref"].rpartition("/")[2]
         for key, field in schema["$defs"][name]["properties"].items():
-            field["description"] = words[f"{section}.{key}"]
+            field["description"] = words.get(f"{section}.{key}", "")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.params import DataParams, load_params
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Damaged, Record
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
@@ -120,6 +121,14 @@ def test_a_named_encoding_is_read_and_an_unnamed_one_never_becomes_other_charact
         first, second = values(file, "jsonl")
         assert "data.encoding" in first.detail
         assert second == rows[1]
+
+
+def test_a_sixteen_bit_encoding_needs_its_mark_or_its_byte_order(tmp_path):
+    rows = [{"a": "ä", "text": "混合"}]
+    marked = put(tmp_path, "a.csv", codecs.BOM_UTF16_LE + "a,text\nä,混合\n".encode("utf-16-le"))
+    assert values(marked, "csv", encoding="utf-16") == values(marked, "csv", encoding="utf-16-le") == rows
+    with pytest.raises(Damaged, match="utf-16-le"):
+        read(put(tmp_path, "b.csv", "a,text\nä,混合\n".encode("utf-16-le")), "csv", encoding="utf-16")
 
 
 def test_bytes_that_do_not_belong_to_the_named_encoding_are_refused(tmp_path):
@@ -245,6 +254,12 @@ def test_csv_follows_rfc_4180(tmp_path, end):
     assert values(put(tmp_path, "a.csv", text.getvalue())) == [dict(zip(*pair)) for pair in ((rows[0], row) for row in rows[1:])]
 
 
+def test_joined_csv_files_bring_their_header_again(tmp_path):
+    one = codecs.BOM_UTF8 + b"id,text\n1,a\n"
+    assert values(put(tmp_path, "a.csv", one + one))[0::2] == [{"id": "1", "text": "a"}] * 2
+    assert reasons(put(tmp_path, "a.csv", one + one)) == [None, "repeated_header", None]
+
+
 def test_faulty_csv_records_cost_their_own_line(tmp_path):
     content = 'id,text\n1,a\n2,b,c\n3\n4,5" pipe\n5,"x"y\n6,ok\n7,"never closed\n8,fine\n9,"also ""fine"""\n'
     records = read(put(tmp_path, "a.csv", content))
@@ -297,6 +312,23 @@ def test_a_cut_file_gives_its_whole_rows_and_then_says_so(tmp_path, pack):
         read_on()
     assert found == rows[: len(found)]
     assert len(found) > 1000
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_rows_before_a_cut_are_not_lost_in_any_format(tmp_path, kind):
+    rows = [{"text": f"row {i} {i * i * 7919 % 10007}"} for i in range(6000)]
+    content = "text\n" + "".join(row["text"] + "\n" for row in rows) if kind == "csv" else json.dumps(rows)
+    packed = gzip.compress(content.encode())
+    found: list[object] = []
+
+    def read_on() -> None:
+        for chunk in READERS[kind](put(tmp_path, "a.gz", packed[: len(packed) // 2]), DataParams()):
+            found.extend(record.value for record in PARSERS[chunk.kind](chunk, DataParams()))
+
+    with pytest.raises(Damaged):
+        read_on()
+    assert found == rows[: len(found)]
+    assert len(found) > 2000
 
 
 @pytest.mark.parametrize(
@@ -400,6 +432,18 @@ def test_packed_and_empty_parquet_files_are_read(tmp_path):
     assert values(put(tmp_path, "b.parquet.gz", gzip.compress(whole)), "parquet") == [{"text": "a"}, {"text": "b"}]
     assert values(put(tmp_path, "b.parquet.gz", gzip.compress(whole))) == [{"text": "a"}, {"text": "b"}]
     assert read(parquet(tmp_path, table.slice(0, 0))) == []
+
+
+def test_rows_that_share_a_large_value_are_not_unfolded_at_once(tmp_path):
+    table = pa.table({"id": range(300), "text": pa.array(["x" * 900_000] * 299 + ["y"]).dictionary_encode(), "list": [["a"]] * 300})
+    file = parquet(tmp_path, table, dictionary_pagesize_limit=10_000_000)
+    assert file.stat().st_size < 1_000_000
+    chunks = list(READERS["parquet"](file, DataParams()))
+    assert sum(chunk.data.num_rows for chunk in chunks) == 300
+    assert max(chunk.data.num_rows for chunk in chunks) <= 5
+    assert values(file)[-1] == {"id": 299, "text": "y", "list": ["a"]}
+    table = pa.table({"text": ["a", "b" * 5_000_000, "c"]})
+    assert reasons(parquet(tmp_path, table), max_row_bytes=4_500_000) == [None, "too_large", None]
 
 
 def test_missing_numbers_and_repeated_columns_of_parquet(tmp_path):

@@ -1,17 +1,31 @@
 """Stage report from tables to table, page and mail."""
 
+import re
+from string import Formatter
+
 import night_tree as nt
 import pytest
 
 from pipeline.core import schemas
-from pipeline.core.manifest import read_table
+from pipeline.core.errors import ParamsError
+from pipeline.core.hashing import PACKAGE
+from pipeline.core.manifest import read_table, write_json
 from pipeline.core.params import Params
+from pipeline.evaluation.baseline import as_json
+from pipeline.report.page import words
+from pipeline.report.rules import RULES
 from pipeline.stages import report
+from pipeline.text.tokenizer import Tokenizer
 
 RULE_OF_KIND = {
     "empty": "empty", "loop": "looping", "cut": "truncated", "error": "failed_row", "refusal": "refusal", "language": "wrong_language",
     "json": "invalid_json", "wrong": "low_score", "sensitive": "sensitive_hit", "copied": "copied_prompt", "unsure": "unsure",
 }  # fmt: skip
+
+
+def pairs(paths):
+    """(ordinal, rule) of all that was found."""
+    return {(item["ordinal"], item["rule"]) for item in read_table(paths.bad_cases).to_pylist()}
 
 
 def test_every_kind_of_failure_is_found_and_good_rows_are_left_alone(tmp_path):
@@ -20,7 +34,7 @@ def test_every_kind_of_failure_is_found_and_good_rows_are_left_alone(tmp_path):
     manifest = report.run(Params(), paths)
     table = read_table(paths.bad_cases)
     assert table.schema.equals(schemas.BAD_CASES)
-    found = {(item["ordinal"], item["rule"]) for item in table.to_pylist()}
+    found = pairs(paths)
     for ordinal, kind in enumerate(kinds):
         rules = {rule for at, rule in found if at == ordinal}
         assert (RULE_OF_KIND[kind] in rules) if kind != "good" else not rules, (kind, rules)
@@ -61,7 +75,74 @@ def test_a_page_to_be_mailed_holds_no_text(tmp_path):
     report.run(params, paths)
     for file in (paths.bad_cases_html, paths.bad_cases_md):
         page = file.read_text()
-        for words in ("harbour", "bakery", "quiet evening", "港口", "面包", "owned", "Bonjour"):
-            assert words not in page, (file.name, words)
+        for text in ("harbour", "bakery", "quiet evening", "港口", "面包", "owned", "Bonjour"):
+            assert text not in page, (file.name, text)
     report.run(Params(), paths)
     assert "quiet evening" in paths.bad_cases_html.read_text()
+
+
+def test_unlikely_tokens_are_shaded_where_the_checkpoint_is_at_hand(tmp_path, tiny_checkpoint):
+    tokenizer = Tokenizer.load(tiny_checkpoint)
+    answer = nt.row(0, "wrong")["answer"]
+    paths = nt.build(tmp_path, [nt.row(n, "wrong", logprob=-4.0, token_ids=tokenizer.encode_batch([answer])[0]) for n in range(3)])
+    write_json(paths.model_json, {"source": str(tiny_checkpoint)})
+    report.run(Params(), paths)
+    assert f'<mark class="p3">{answer}</mark>' in paths.bad_cases_html.read_text()
+    write_json(paths.model_json, {"source": str(tmp_path / "gone")})
+    report.run(Params(), paths)
+    assert "<mark" not in paths.bad_cases_html.read_text()
+
+
+def test_new_fixed_and_still_failing_against_the_accepted_run(tmp_path):
+    kinds = {"still": ("wrong", "wrong"), "new": ("good", "refusal"), "fixed": ("wrong", "good"), "fine": ("good", "good")}
+    paths = nt.build(tmp_path, [nt.row(n, before, control=True) for n, (before, _) in enumerate(kinds.values())])
+    write_json(paths.scores / "profile.json", {})
+    write_json(paths.baseline_json, as_json(paths, "for the test"))
+    answers = [nt.row(n, now, control=True) for n, (_, now) in enumerate(kinds.values())]
+    nt.build(tmp_path, [*answers, nt.row(4, "wrong"), nt.row(5, "wrong", control=True)])
+    report.run(Params(), paths)
+    states = {item["ordinal"]: item["state"] for item in read_table(paths.bad_cases).to_pylist()}
+    assert states == {0: "still", 1: "new", 4: None, 5: None}
+    assert "1 newly failing, 1 still failing, 1 fixed" in paths.bad_cases_md.read_text()
+
+
+def test_rules_are_chosen_and_set_by_params(tmp_path):
+    paths = nt.build(tmp_path, [nt.row(0, "wrong"), nt.row(1, "cut"), nt.row(2, "unsure")])
+    params = Params.model_validate({"report": {"rules": ({"low_score": {"chrf": 60}}, "truncated")}})
+    report.run(params, paths)
+    assert pairs(paths) == {(0, "low_score"), (1, "low_score"), (1, "truncated")}
+
+
+@pytest.mark.parametrize(("rules", "words"), [(("lowscore",), "no rule 'lowscore'"), (({"unsure": {"windw": 3}},), "windw")])
+def test_a_misspelt_rule_or_option_is_named(tmp_path, rules, words):
+    paths = nt.build(tmp_path, [nt.row(0)])
+    with pytest.raises(ParamsError, match=words):
+        report.run(Params.model_validate({"report": {"rules": rules}}), paths)
+
+
+def test_the_measures_that_rules_need_are_worked_out_where_they_were_not_evaluated(tmp_path):
+    rows = [
+        nt.row(0, answer="so on and on " * 40, scores={}),
+        nt.row(1, "refusal", scores={}),
+        nt.row(2, "language", scores={"exact": 0.0}),
+    ]
+    paths = nt.build(tmp_path, rows)
+    report.run(Params(), paths)
+    found = pairs(paths)
+    assert {(0, "looping"), (1, "refusal"), (2, "wrong_language")} <= found
+
+
+def test_every_sentence_is_there_in_both_languages():
+    for key, texts in words().items():
+        assert set(texts) == {"en", "zh"} and all(texts.values()), key
+        fields = [{name for _, name, _, _ in Formatter().parse(text) if name} for text in texts.values()]
+        assert fields[0] == fields[1], key
+    keys = set(words())
+    for rule in [*RULES, "labelled_bad"]:
+        assert {f"rule.{rule}", f"evidence.{rule}"} <= keys
+    source = (PACKAGE / "report/causes.py").read_text()
+    for reason in [*re.findall(r'Cause\("\w+", "(\w+)"', source), "labelled"]:
+        assert {f"why.{reason}", f"reason.{reason}", f"advice.{reason}"} <= keys
+    for template in (PACKAGE / "report/templates").glob("*.html"):
+        for key in re.findall(r'(?:both|say)\("([\w.]+)"[,)]', template.read_text()):
+            assert key in keys, (template.name, key)

@@ -116,6 +116,7 @@ def test_what_is_clearly_html_becomes_text(html, text):
     [
         "What does <b>bold</b> mean?", "a < b and c > d", "List<int> and Map<String, List<T>>", "<think>reason</think>", "Fix: <p>unclosed",
         "Explain this: <div><p>Hi</p></div>", "```html\n<p>x</p>\n```", "&lt;p&gt;", "<3 you", "<p>&lt;p&gt;x&lt;/p&gt;</p>",
+        "<script>run(1)</script>", "<div><img src=x></div>",
     ],
 )  # fmt: skip
 def test_what_only_speaks_of_html_is_left(text):
@@ -150,7 +151,7 @@ def test_code_is_byte_identical(code):
         ("two  blanks   and\u00a0 more ", "two blanks and more"),
         ("use `a  b` and  ``c ` d``  now", "use `a  b` and ``c ` d`` now"),
         ("a\n\n\n\nb", "a\n\nb"),
-        ("\n\n a \n\n", " a"),
+        ("\n\n a \n\n", "a"),
         ("line break  \nnext", "line break  \nnext"),
         ("trailing \t\nnext  ", "trailing\nnext"),
         ("\u3000\u3000段落  一。\n\u3000\u3000段落二。", "\u3000\u3000段落 一。\n\u3000\u3000段落二。"),

@@ -19,9 +19,9 @@ from pipeline.tables.validation import Checked, FileSpec, Validator
 EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 
 
-def check(*rows: object, control: bool = False, openai: bool = False, textual: bool = False, **params: object) -> Checked:
+def check(*rows: object, control: bool = False, kind: str = "jsonl", **params: object) -> Checked:
     """Rows given as Python values (through strict JSON) or as JSON text."""
-    validator = Validator(DataParams(**params), FileSpec("f", control, openai, textual))
+    validator = Validator(DataParams(**params), FileSpec("f", control, kind))
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     return validator.check(Record(number, parse(text.encode())) for number, text in enumerate(texts, 1))
 
@@ -124,7 +124,7 @@ def test_only_listed_overrides_change_generation():
     assert json.loads(found["overrides"]) == {"temperature": 1.0, "seed": 2**63 - 1, "stop": ["a"]}
     assert found["meta"] == "{}"
     text = {"text": "x", "temperature": "0.5", "stop": '["a","b"]', "max_new_tokens": "", "system": "5"}
-    found = one(text, textual=True, overrides=("temperature", "stop", "max_new_tokens", "system"))
+    found = one(text, kind="csv", overrides=("temperature", "stop", "max_new_tokens", "system"))
     assert json.loads(found["overrides"]) == {"temperature": 0.5, "stop": ["a", "b"], "system": "5"}
 
 
@@ -166,7 +166,7 @@ def test_openai_requests_set_their_own_generation_values():
             max_tokens=8, temperature=0.5, top_p=0.9, seed=3, stop=["x"], n=2, logprobs=True, top_logprobs=4, user="u", stream=False,
             response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}, presence_penalty=0.5,
         ),
-        openai=True,
+        kind="openai-batch",
     )  # fmt: skip
     assert json.loads(found["overrides"]) == {
         "max_new_tokens": 8, "temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "samples": 2, "logprobs": 4, "json_schema": schema,
@@ -191,7 +191,8 @@ def test_openai_requests_set_their_own_generation_values():
     ],
 )
 def test_what_an_openai_request_may_not_ask_costs_the_row(row, expected):
-    assert reason(row, openai=True) == expected
+    ((_, _, row_id, bad),) = check(row, kind="openai-batch").rejects
+    assert (bad.reason, row_id) == (expected, row.get("custom_id"))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -220,7 +221,7 @@ JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.diction
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(rows=st.lists(JSON, max_size=5), as_openai=st.booleans())
 def test_every_record_ends_as_row_or_reject(rows, as_openai):
-    done = check(*[json.dumps(row) for row in rows], openai=as_openai, overrides=("system", "stop"))
+    done = check(*[json.dumps(row) for row in rows], kind="openai-batch" if as_openai else "jsonl", overrides=("system", "stop"))
     assert sorted([*done.places, *(place for place, *_ in done.rejects)]) == list(range(len(rows)))
     assert len(done.digests) == 32 * done.rows.num_rows
 
@@ -228,3 +229,8 @@ def test_every_record_ends_as_row_or_reject(rows, as_openai):
 def test_a_fault_found_while_reading_is_handed_on():
     done = Validator(DataParams(), FileSpec("f")).check([Record(4, BadRow("too_deep", "why").bad)])
     assert done.rejects == [(0, 4, None, ("too_deep", "why"))]
+
+
+def test_one_field_may_serve_twice():
+    found = one({"q": "x", "n": 1}, id_field="q", text_field="q", reference_field="q")
+    assert (found["id"], found["text"], found["reference"], found["meta"]) == ("x", "x", '["x"]', '{"n":1}')

@@ -115,7 +115,6 @@ class PromptParams(Section):
     on_too_long: Literal["reject", "truncate_left", "truncate_right"] = "reject"
     on_other_preprocessing: Literal["fail", "warn"] = "fail"  # the checkpoint carries another preprocessor's fingerprint
 
-
     @field_validator("date")
     @classmethod
     def _day(cls, value: str | None) -> str | None:

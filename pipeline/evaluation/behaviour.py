@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +61,9 @@ def distinct_n(answer: Answer, n: int) -> float | None:
     return len(set(_runs(answer.units, n))) / grams if grams > 0 else None
 
 
-def refusal(answer: Answer, phrases: tuple[str, ...]) -> float:
-    """1 when the answer's start holds a phrase of refusal, English or Chinese."""
-    return float(refusal_phrase(answer.text, phrases) is not None)
+def refusal(answer: Answer, phrases: tuple[str, ...] | None = None) -> float:
+    """1 when the answer's start holds a phrase of refusal, English or Chinese; None: the package's own phrases."""
+    return float(refusal_phrase(answer.text, phrases or _bundled()) is not None)
 
 
 def refusal_phrase(text: str, phrases: tuple[str, ...]) -> str | None:
@@ -75,6 +76,11 @@ def refusal_phrases(name: str | None, assets: Path) -> tuple[str, ...]:
     """Folded phrases, one a line, of a file under data/assets or of the package's own refusals.txt."""
     text = read_list(name, assets, "refusals.txt", "evaluate.refusals")
     return tuple(fold(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+@cache
+def _bundled() -> tuple[str, ...]:
+    return refusal_phrases(None, Path())
 
 
 def copied_prompt(answer: Answer) -> float | None:

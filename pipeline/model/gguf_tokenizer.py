@@ -60,7 +60,12 @@ def build_tokenizer(get: Callable[..., Any]) -> Tokenizer:
     if kind not in ("gpt2", "llama") or not tokens:
         raise ModelError(f"GGUF tokenizer {kind!r} is not read; known: gpt2 (byte-level BPE), llama (SentencePiece BPE)")
     types = get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
-    tokenizer = _byte_level(get, tokens) if kind == "gpt2" else _sentencepiece(get, tokens, types)
+    try:
+        tokenizer = _byte_level(get, tokens) if kind == "gpt2" else _sentencepiece(get, tokens, types)
+    except ModelError:
+        raise
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ModelError(f"the tokenizer does not fit together: {error}") from None
     special = [AddedToken(token, special=True, normalized=False) for token, type_ in zip(tokens, types) if type_ in (CONTROL, UNKNOWN)]
     plain = [AddedToken(token, special=False, normalized=False) for token, type_ in zip(tokens, types) if type_ == USER]
     tokenizer.add_special_tokens(special)

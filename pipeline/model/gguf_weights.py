@@ -98,6 +98,7 @@ class GgufFile:
             "max_position_embeddings": self._own("context_length"), "rms_norm_eps": self._own("attention.layer_norm_rms_epsilon"),
             "rope_theta": self._own("rope.freq_base", 10000.0), "tie_word_embeddings": "output.weight" not in self._tensors,
             "hidden_act": "silu", "attention_bias": "blk.0.attn_q.bias" in self._tensors,
+            "mlp_bias": "blk.0.ffn_up.bias" in self._tensors,
             "bos_token_id": self.get("tokenizer.ggml.bos_token_id"), "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
         }  # fmt: skip
         rotated = self._own("rope.dimension_count", config["head_dim"])

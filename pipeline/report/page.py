@@ -78,6 +78,8 @@ def percent(share: float | None) -> str:
     if share is None:
         return "–"
     value = 100 * share
+    if 0 < value < 0.05:
+        return "< 0.1 %"
     return f"{value:.0f} %" if value in (0, 100) or 10 <= value <= 99.5 else f"{value:.1f} %"
 
 

@@ -57,6 +57,7 @@ class Row:
     error: str | None = None
     extracted: str | None = None
     scores: dict[str, float] = field(default_factory=dict)  # metrics that apply to this row
+    hits: list[tuple[str, int, int]] = field(default_factory=list)  # sensitive words: id in the list, start and end in the answer
     rejected: str | None = None  # reason code of a rejected row
     stage: str | None = None  # the stage that rejected it
     detail: str | None = None
@@ -133,7 +134,8 @@ _JOINS = "LEFT JOIN validated v USING (ordinal) LEFT JOIN clean k USING (ordinal
 
 
 def _connect(paths: Paths) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"threads": 2, "preserve_insertion_order": True})
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
     tables = {"validated": schemas.VALIDATED, "clean": schemas.CLEAN, "prompts": schemas.PROMPTS, "completions": schemas.COMPLETIONS}
     for name, schema in tables.items():
         folder: Path = getattr(paths, name)

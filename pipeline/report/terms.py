@@ -39,4 +39,5 @@ _WORD_OR_MARK = re.compile(r"\s+|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e
 
 def pieces(text: str) -> list[str]:
     """The text in pieces that a difference is shown by: words, blanks, marks, single Chinese, Japanese and Thai characters."""
-    return _WORD_OR_MARK.findall(text)
+    found: list[str] = _WORD_OR_MARK.findall(text)
+    return found

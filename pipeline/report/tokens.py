@@ -1,18 +1,34 @@
-"""The text of tokens, for shading answers. None where the checkpoint's tokenizer is not at hand (answers made elsewhere)."""
+"""The text of tokens, for shading answers. None where the checkpoint is not on this machine (answers made elsewhere)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.core.errors import PipelineError
 from pipeline.core.paths import Paths
+from pipeline.model.source import find_checkpoint
+from pipeline.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TokenTexts:
-    decode: Callable[[list[int]], str]
+    """bytes_of: what each token id adds to a text, by id."""
+
+    bytes_of: list[bytes]
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        return [self.bytes_of[i] if i < len(self.bytes_of) else b"" for i in ids]
 
 
 def load_token_texts(paths: Paths) -> TokenTexts | None:
-    """The tokenizer that stage model named in models/model.json."""
-    return None
+    """The tokenizer of the checkpoint that models/model.json names; nothing is imported or fetched for it."""
+    if not paths.model_json.is_file():
+        return None
+    source = json.loads(paths.model_json.read_text(encoding="utf-8")).get("source")
+    try:
+        folder = find_checkpoint(source, paths) if source else None
+        return None if folder is None else TokenTexts(Tokenizer.load(folder).bytes_of)
+    except PipelineError:
+        return None

@@ -18,7 +18,6 @@ from pipeline.model.digests import weights_digest
 from pipeline.model.source import resolve_source
 from pipeline.model.weights import load_decoder
 from pipeline.runners.answer_key import ModelIdentity
-from pipeline.text.constraint import make_constraint
 from pipeline.text.stopping import StopMatcher
 from pipeline.text.tokenizer import Tokenizer
 
@@ -49,6 +48,8 @@ class Answerer:
         """Makes a fresh follower of a JSON schema for each answer; None without a schema."""
         if schema is None:
             return None
+        from pipeline.text.constraint import make_constraint  # type: ignore[import-not-found]  # needed by few runs
+
         text = canonical_json(schema)
         if text not in self._constraints:
             self._constraints[text] = make_constraint(self.tokenizer, schema, self.identity.stop_ids)
@@ -66,7 +67,7 @@ def build(model: ModelParams, generate: GenerateParams, paths: Paths, *, max_bat
     identity = ModelIdentity(
         weights_digest=about["weights_digest"], tokenizer_digest=about["tokenizer_digest"], template_digest=about["template_digest"],
         dtype=str(decoder.dtype).removeprefix("torch."), quantization=model.quantization, device_kind=decoder.device.type,
-        numerics=engine.numerics, stop_ids=stop_ids,
+        numerics="; ".join(filter(None, (engine.numerics, decoder.config.length_rule))), stop_ids=stop_ids,
     )  # fmt: skip
     answerer = Answerer(folder, tokenizer, engine, identity, decoder.config.max_model_len, paths.main_root / DIGESTS)
     if answerer.changed_weights():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.core.errors import PipelineError
 from pipeline.core.manifest import read_json
 from pipeline.core.paths import Paths
 from pipeline.model.source import find_checkpoint
@@ -21,4 +22,7 @@ def present_checkpoint(paths: Paths) -> Path | None:
     """The folder that model.json's weights lie in; None when it is not on this machine or there is no model.json."""
     if not paths.model_json.is_file():
         return None
-    return find_checkpoint(read_json(paths.model_json, made_by="model")["source"], with_imports(paths))
+    try:
+        return find_checkpoint(read_json(paths.model_json, made_by="model")["source"], with_imports(paths))
+    except PipelineError:
+        return None

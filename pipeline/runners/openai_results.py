@@ -58,7 +58,8 @@ def _answer(samples: list[dict[str, Any]], served: str, decode: Decode) -> Batch
         return BatchAnswer(first["id"], first["ordinal"], model, error=(code, message))
     wanted = "logprobs" in json.loads(first["overrides"] or "{}")
     choices = [
-        Choice(row["text"], row["finish_reason"], row["completion_tokens"] or 0, _logprobs(row, decode) if wanted else None) for row in samples
+        Choice(row["text"], row["finish_reason"], row["completion_tokens"] or 0, _logprobs(row, decode) if wanted else None)
+        for row in samples
     ]
     return BatchAnswer(first["id"], first["ordinal"], model, first["prompt_tokens"] or 0, choices)
 

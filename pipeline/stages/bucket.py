@@ -7,15 +7,18 @@ row gets its bucket and its place.
 from __future__ import annotations
 
 import json
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.core import schemas
-from pipeline.core.errors import MissingInput, ParamsError
+from pipeline.core.errors import MissingInput, ModelError, ParamsError
 from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file, describe_upstream, read_batches, read_manifest
 from pipeline.core.params import Params, PromptParams
 from pipeline.core.paths import Paths
@@ -25,7 +28,8 @@ from pipeline.core.telemetry import Meter
 from pipeline.engine.buckets import plan
 from pipeline.model.source import resolve_source
 from pipeline.text.chat_template import ChatTemplate
-from pipeline.text.preprocess import rejected_table
+from pipeline.text.golden import mismatch
+from pipeline.text.preprocess import Preprocessor, rejected_table
 from pipeline.text.prompt import Prompt, PromptBuilder, PromptRow, Refusal
 from pipeline.text.tokenizer import Tokenizer
 
@@ -47,7 +51,9 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     tokenizer = Tokenizer.load(folder)
     template = ChatTemplate.load(folder, date=params.prompt.date, kwargs=params.prompt.chat_template_kwargs)
     builder = PromptBuilder(params.prompt, tokenizer, template, max_model_len=max_model_len, examples=examples)
-    total = int(read_manifest(paths.clean)["rows"]["out"])
+    cleaned = read_manifest(paths.clean)
+    warnings = check_preprocessor(folder, cleaned["row_fingerprint"], params.prompt)
+    total = int(cleaned["rows"]["out"])
     meter, lengths, reasons, counts = Meter(), [np.zeros(0, np.int64)], Counter[str](), Counter[str]()
     with (
         StageOutput(paths.prompts, "bucket") as out, ScratchTable(paths.work) as held,
@@ -55,13 +61,12 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     ):  # fmt: skip
         out.open("rows", schemas.PROMPTS)
         out.open("rejected", schemas.REJECTED)
-        for clean, validated in joined(paths):
-            built, rejected = build_batch(builder, clean, validated, params.generate.max_new_tokens)
+        for built, rejected in _built(builder, paths, params.generate.max_new_tokens):
             held.append(built)
             out.write("rejected", rejected)
             lengths.append(built["prompt_tokens"].to_numpy().astype(np.int64))
             reasons.update(rejected["reason"].to_pylist())
-            progress.update(clean.num_rows)
+            progress.update(built.num_rows + rejected.num_rows)
         edges, bucket, position = plan(np.concatenate(lengths), params.bucket)
         start = 0
         for built in held:
@@ -78,10 +83,25 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             prompt_tokens=counts["prompt_tokens"], truncated_rows=counts["truncated_rows"], escaped_tokens=counts["escaped_tokens"],
             escaped_rows=counts["escaped_rows"], chat=builder.uses_chat, tokenizer_digest=tokenizer.digest,
             template_digest=template.digest if template and builder.uses_chat else None, prompt_digest=builder.digest,
-            max_model_len=max_model_len,
+            max_model_len=max_model_len, fingerprint=cleaned["fingerprint"], warnings=warnings,
         )  # fmt: skip
     meter.save(paths.work, "bucket")
     return manifest
+
+
+def check_preprocessor(folder: Path, row_fingerprint: str, params: PromptParams) -> list[str]:
+    """Compare the preprocessor that a checkpoint carries with the one that cleaned the rows; warnings, or ModelError by params."""
+    problem = mismatch(folder, row_fingerprint, Preprocessor)
+    if problem is None:
+        return []
+    text = (
+        f"{folder.name}/preprocessor.json: {problem}; what the model was trained on is not what it is given. Use the preprocess "
+        "params that it was saved with, save it again, or set prompt.on_other_preprocessing to warn"
+    )
+    if params.on_other_preprocessing == "fail":
+        raise ModelError(text)
+    print(f"warning: {text}", file=sys.stderr)
+    return [text]
 
 
 def read_examples(params: PromptParams, paths: Paths) -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
@@ -102,6 +122,19 @@ def read_examples(params: PromptParams, paths: Paths) -> tuple[list[dict[str, st
             raise ParamsError(f"prompt.few_shot: {params.few_shot} line {number}: expected an object with the texts user and assistant")
         pairs += [pair] if pair else []
     return pairs, [described]
+
+
+def _built(builder: PromptBuilder, paths: Paths, max_new_tokens: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Batches of prompts and rejects in order. Two are worked on at a time: one is rendered while the tokenizer, which needs no
+    Python, encodes the other on all cores."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting: deque[Future[tuple[pa.Table, pa.Table]]] = deque()
+        for clean, validated in joined(paths):
+            waiting.append(pool.submit(build_batch, builder, clean, validated, max_new_tokens))
+            if len(waiting) > 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def joined(paths: Paths) -> Iterator[tuple[pa.Table, pa.Table]]:

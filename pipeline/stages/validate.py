@@ -17,13 +17,14 @@ from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.tables.duplicates import SeenIds
-from pipeline.tables.readers import PARSERS, READERS, detect_format
+from pipeline.tables.formats import detect_format
+from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
-from pipeline.tables.streams import is_utf8, read_head
+from pipeline.tables.streams import byte_order_mark, is_utf8, read_head
 from pipeline.tables.validation import Checked, FileSpec, check_chunk
-from pipeline.tables.workers import Workers, useful_workers
+from pipeline.tables.workers import Workers, rare_collection, useful_workers
 
 log = logging.getLogger(__name__)
 PARALLEL_BYTES = 32 * 1024 * 1024  # of input files, from which on worker processes are started
@@ -44,6 +45,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     with (
         StageOutput(paths.validated, "validate") as out,
         Progress("validate", total=None, status=paths.work / "status.json") as progress,
+        rare_collection(),
         Workers(useful_workers(sum(item["bytes"] for item in inputs), PARALLEL_BYTES)) as workers,
     ):
         out.open("rows", schemas.VALIDATED)
@@ -62,7 +64,8 @@ def summary(manifest: dict[str, Any]) -> str:
     """The table shown at the end of the stage: files, rows, rejects by reason."""
     lines = [f"{'file':<48} {'format':<12} {'rows':>10} {'rejected':>9}"]
     for item in manifest["files"]:
-        note = f"  DAMAGED: {item['damage']}" if item.get("damage") else ""
+        note = "  byte-order mark removed" if item["byte_order_mark"] else ""
+        note += f"  DAMAGED: {item['damage']}" if item["damage"] else ""
         lines.append(f"{item['path']:<48} {item['format'] or '?':<12} {item['rows']:>10,} {item['rejected']:>9,}{note}")
     rows = manifest["rows"]
     lines.append(f"{'total':<61} {rows['into']:>10,} {rows['rejected']:>9,}")
@@ -87,12 +90,21 @@ class Intake:
     def read_all(self) -> Iterator[int]:
         """Read every file; yields the number of records after each chunk."""
         for index, source in enumerate(self._sources):
-            report: dict[str, Any] = {"path": source.name, "format": None, "rows": 0, "rejected": 0}
+            report: dict[str, Any] = {
+                "path": source.name,
+                "rows": 0,
+                "rejected": 0,
+                "format": None,
+                "byte_order_mark": None,
+                "damage": None,
+            }
             self.files.append(report)
             try:
                 report["format"] = kind = self._format(source)
-                data = self._reading(source, kind)
-                spec = FileSpec(source.name, source.control, openai=kind == "openai-batch", textual=kind in ("csv", "tsv"))
+                head = read_head(source.file)
+                report["byte_order_mark"] = byte_order_mark(head)
+                data = self._reading(source, kind, head)
+                spec = FileSpec(source.name, source.control, kind)
                 chunks = READERS[kind](source.file, data)
                 for checked in self._workers.map(check_chunk, ((chunk, spec, data) for chunk in chunks)):
                     yield self._take(self._limited(checked, source), source, index, report)
@@ -125,11 +137,10 @@ class Intake:
             return "openai-batch" if self._data.format == "openai-batch" and _is_openai(source, found) else found
         return self._data.format
 
-    def _reading(self, source: Source, kind: str) -> DataParams:
+    def _reading(self, source: Source, kind: str, head: bytes) -> DataParams:
         """Control rows in plain JSON Lines or arrays are read as such, whatever layout and encoding the inputs have."""
         if not source.control or kind not in ("jsonl", "json"):
             return self._data
-        head = read_head(source.file)
         changed: dict[str, Any] = {"encoding": "utf-8"} if is_utf8(head) else {}
         if head.lstrip()[:1] == b"[":
             changed["records"] = None

@@ -54,4 +54,4 @@ def split_lines(number: int, data: bytes, limit: int) -> Iterator[tuple[int, byt
 
 
 def too_large(size: int, limit: int) -> Bad:
-    return Bad("too_large", f"{size:,} bytes on one line, above data.max_row_bytes ({limit:,})")
+    return Bad("too_large", f"{size:,} bytes in one row, above data.max_row_bytes ({limit:,})")

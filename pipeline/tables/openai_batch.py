@@ -28,7 +28,7 @@ OFF = {"stream": (False,), "tools": ([],), "logit_bias": ({},), "modalities": ([
 
 
 def unpack_request(line: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A request line as (row with id, messages, and meta fields; generation values). Raises BadRow."""
+    """A request line as (messages and meta fields; generation values). Raises BadRow."""
     if line.get("method", "POST") != "POST" or line.get("url", URL) != URL:
         raise BadRow("unsupported_request", f"only POST {URL} is supported, got {line.get('method')} {line.get('url')}")
     body = line.get("body")
@@ -37,7 +37,7 @@ def unpack_request(line: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     for name, value in body.items():
         if name not in IGNORED and name not in PASSED and name not in HANDLED and value is not None and value not in OFF.get(name, ()):
             raise BadRow("unsupported_parameter", f"body.{name} is not supported here")
-    row = {"custom_id": line.get("custom_id"), "messages": body.get("messages"), "model": body.get("model")}
+    row = {"messages": body.get("messages"), "model": body.get("model")}
     if isinstance(body.get("metadata"), dict):
         row["metadata"] = body["metadata"]
     return row, generation_values(body)

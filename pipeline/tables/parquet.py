@@ -1,4 +1,8 @@
-"""Parquet files as record batches: page checksums verified, damage named, several files of any schema."""
+"""Parquet files as record batches: page checksums verified, damage named, memory bounded by bytes and not by rows.
+
+A megabyte of Parquet can hold gigabytes of text, by one dictionary entry that all rows share. So columns of small
+size are read as dictionaries, rows are measured before they are unfolded, and a batch is cut where they grow too large.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.tables.records import Bad, Damaged
+from pipeline.tables.records import CHUNK_BYTES, Damaged
 from pipeline.tables.streams import compression_of, raw_blocks
 
-BATCH_ROWS = 2048
+MAX_BATCH_ROWS = 2048
+SHARED_BYTES = 4 * 1024 * 1024  # columns above this size in a row group hold their text themselves for the most part
+OPTIONS: dict[str, Any] = {
+    "page_checksum_verification": True, "memory_map": False, "pre_buffer": False, "coerce_int96_timestamp_unit": "us",
+}  # fmt: skip
 
 
 def batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """Record batches in order. A compressed Parquet file is unpacked to a temporary file first. Raises Damaged."""
+    """Record batches in order, of rows that unfold to about CHUNK_BYTES or of a single larger row. Raises Damaged.
+
+    A compressed Parquet file is unpacked to a temporary file first.
+    """
     with open(file, "rb") as handle:
         packed = compression_of(handle.read(16))
     if packed is None:
@@ -31,85 +43,72 @@ def batches(file: Path) -> Iterator[pa.RecordBatch]:
         yield from _batches(Path(plain.name))
 
 
+def row_bytes(batch: pa.RecordBatch) -> Any:
+    """int64 bytes each row takes once unfolded; nested columns by their mean."""
+    total = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        total += _lengths(column)
+    return total
+
+
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(
-            file, page_checksum_verification=True, memory_map=False, pre_buffer=False, coerce_int96_timestamp_unit="us"
-        ) as parquet:
-            _check_names(parquet.schema_arrow.names)
-            yield from parquet.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+        with pq.ParquetFile(file) as parquet:
+            names, rows, shared = parquet.schema_arrow.names, _batch_rows(parquet.metadata), _shared_text(parquet.metadata)
+        _check_names(names)
+        with pq.ParquetFile(file, read_dictionary=shared, **OPTIONS) as parquet:
+            for batch in parquet.iter_batches(batch_size=rows, use_threads=False):
+                yield from _cut(batch)
     except (pa.ArrowException, OSError, ValueError) as error:
         message = " ".join(str(error).split())[:300]
         raise Damaged(f"Parquet cannot be read on: {message}") from None
+
+
+def _batch_rows(metadata: Any) -> int:
+    """Rows that are read at once: fewer where rows are large on the file's own account."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size / group.num_rows for group in groups if group.num_rows), default=1.0)
+    return int(max(1, min(MAX_BATCH_ROWS, 8 * CHUNK_BYTES / max(largest, 1.0))))
+
+
+def _shared_text(metadata: Any) -> list[str]:
+    """Columns of text or bytes at the top level whose values may be shared by many rows."""
+    shared: dict[str, bool] = {}
+    for place in range(metadata.num_row_groups):
+        group = metadata.row_group(place)
+        for column in (group.column(at) for at in range(group.num_columns)):
+            if column.physical_type == "BYTE_ARRAY" and "." not in column.path_in_schema:
+                fits = "RLE_DICTIONARY" in column.encodings and column.total_uncompressed_size <= SHARED_BYTES
+                shared[column.path_in_schema] = fits or shared.get(column.path_in_schema, False)
+    return sorted(path for path, fits in shared.items() if fits)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    ends = np.cumsum(row_bytes(batch))
+    start = 0
+    while start < batch.num_rows:
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + CHUNK_BYTES, side="right")))
+        yield _unfolded(batch.slice(start, stop - start))
+        start = stop
+
+
+def _unfolded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _lengths(column: pa.Array) -> Any:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = _lengths(column.dictionary)
+        return np.append(values, 0)[pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return column.nbytes // max(1, len(column))
 
 
 def _check_names(names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise Damaged(f"column {twice[0]!r} is there twice")
-
-
-def rows(batch: pa.RecordBatch) -> list[dict[str, Any] | Bad]:
-    """Rows as plain Python data. Text with invalid UTF-8 comes out as bytes, to be judged row by row."""
-    columns = [_values(column) for column in batch.columns]
-    names = batch.schema.names
-    faults = {place: value for column in columns for place, value in enumerate(column) if isinstance(value, Bad)}
-    return [faults.get(place) or dict(zip(names, values)) for place, values in enumerate(zip(*columns))]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_finite(column), column, None)  # NaN is how many tools write a missing value
-    wanted = _plain_type(column.type)
-    if wanted != column.type:
-        column = pc.cast(column, wanted)
-    kind = column.type
-    try:
-        values: list[Any] = column.to_pylist()
-        return [_decoded(value) for value in values] if pa.types.is_nested(kind) or _is_binary(kind) else values
-    except UnicodeDecodeError:
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return [_decoded(value) for value in pc.cast(column, pa.large_binary()).to_pylist()]
-        return [_one(item) for item in column]
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Times, dates and decimals as text at any depth: Python's own types hold neither nanoseconds nor the year 290000."""
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_decimal(kind):
-        return pa.string()
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain_type(kind.value_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
-    return kind
-
-
-def _one(item: pa.Scalar) -> Any:
-    try:
-        return _decoded(item.as_py())
-    except UnicodeDecodeError:
-        return Bad("invalid_utf8", "text inside a list or struct is no valid UTF-8")
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
-
-
-def _decoded(value: Any) -> Any:
-    """bytes that are UTF-8 as text, at any depth."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-    if isinstance(value, list):
-        return [_decoded(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _decoded(item) for key, item in value.items()}
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,13 +76,18 @@ def utf8_blocks(file: Path, encoding: str) -> Iterator[bytes]:
     other characters. Raises Damaged where the mark or the content contradicts the name.
     """
     head = read_head(file)
-    marked = next((name for mark, name in MARKS if head.startswith(mark)), None)
+    marked = byte_order_mark(head)
     plain = codecs.lookup(encoding).name
     check_encoding(head, plain, marked)
     if plain in ("utf-8", "utf-8-sig") or marked == "utf-8":
         yield from _without_mark(raw_blocks(file))
     else:
-        yield from _transcoded(raw_blocks(file), plain)
+        yield from _without_mark(_transcoded(raw_blocks(file), plain))
+
+
+def byte_order_mark(head: bytes) -> str | None:
+    """The encoding whose mark a file starts with."""
+    return next((name for mark, name in MARKS if head.startswith(mark)), None)
 
 
 def check_encoding(head: bytes, encoding: str, marked: str | None) -> None:
@@ -121,11 +127,13 @@ def _without_mark(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _transcoded(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("pipeline_undecodable")
-    for block in blocks:
-        if text := decoder.decode(block):
+    for block in chain(blocks, [b""]):
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeError as error:
+            raise Damaged(f"it is not {encoding}: {error}; set data.encoding to what it is (utf-16-le, utf-16-be, ...)") from None
+        if text:
             yield text.encode("utf-8", "surrogatepass")
-    if text := decoder.decode(b"", final=True):
-        yield text.encode("utf-8", "surrogatepass")
 
 
 def _mark_undecodable(error: UnicodeError) -> tuple[str, int]:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from pipeline.core.errors import OutOfResources
 
 T = TypeVar("T")
 MAX_WORKERS = 8
+COLLECT_EVERY = 100_000  # new objects
 PR_SET_PDEATHSIG = 1
 
 
 class Workers:
     """Worker processes, started at the first use; count 0 does everything here.
 
-    Processes are forked: they only parse bytes and build arrays, and so need no fresh start of the caller's program.
+    Forked ones begin at once and suit work that only parses bytes and builds arrays. fresh: new interpreters, for libraries
+    whose threads do not survive a fork; they do not run the caller's program again, so that a script needs no main guard.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, fresh: bool = False) -> None:
+        self.count, self._fresh = count, fresh
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -45,7 +50,7 @@ class Workers:
                 yield function(*item)
             return
         if self._pool is None:
-            context = multiprocessing.get_context("fork")
+            context = multiprocessing.get_context("spawn" if self._fresh else "fork")
             self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start)
         waiting: deque[Future[T]] = deque()
         failed: BaseException | None = None
@@ -58,7 +63,8 @@ class Workers:
             except Exception as error:
                 failed = error
                 break
-            waiting.append(self._pool.submit(function, *item))
+            with _without_program():  # a process may start at any submit
+                waiting.append(self._pool.submit(function, *item))
             if len(waiting) > 2 * self.count:
                 yield _result(waiting.popleft())
         while waiting:
@@ -67,8 +73,21 @@ class Workers:
             raise failed
 
 
+@contextmanager
+def _without_program() -> Iterator[None]:
+    """Processes that start in this block do not import the caller's program."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
 def useful_workers(total_bytes: int, least_bytes: int) -> int:
-    """How many processes pay for themselves on so many input bytes."""
+    """How many processes pay for themselves on so many input bytes; none where processes are not forked safely."""
+    if sys.platform != "linux":
+        return 0
     count = min(cores(), MAX_WORKERS)
     return count if count > 1 and total_bytes >= least_bytes else 0
 
@@ -76,6 +95,17 @@ def useful_workers(total_bytes: int, least_bytes: int) -> int:
 def cores() -> int:
     """Processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+@contextlib.contextmanager
+def rare_collection() -> Iterator[None]:
+    """Look for reference cycles rarely: rows are trees of plain values, and a search among millions of them finds none."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_EVERY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _result(future: Future[T]) -> T:
@@ -89,4 +119,4 @@ def _start() -> None:
     """Ctrl-C is the parent's to handle; a worker never outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    gc.set_threshold(100_000)  # rows are trees of plain values: looking for cycles among them finds none
+    gc.set_threshold(COLLECT_EVERY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from pipeline.core.errors import ModelError
 from pipeline.core.hashing import sha256_json
 from pipeline.text.templates import TemplateRefused, compile_template, render
-from pipeline.text.tokenizer import NAMED_TOKENS
+from pipeline.text.tokenizer import NAMED_TOKENS, read_object, read_tokenizer_config
 
 PROBE = "7f3a"  # a text that no template contains
 
@@ -24,7 +23,7 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.source, self.where = source, where
-        self._values = dict.fromkeys(NAMED_TOKENS, "") | dict(tokens) | dict(kwargs or {})
+        self._values = dict(tokens) | dict(kwargs or {})
         self._template = compile_template(source, where, date=date)
         self.digest = sha256_json({"template": source, "tokens": dict(tokens)})
 
@@ -35,7 +34,7 @@ class ChatTemplate:
         Looked for as transformers does: chat_template.jinja, chat_template.json, then `chat_template` of
         tokenizer_config.json, a string or a list of named ones of which `default` is taken.
         """
-        config = _read_json(folder / "tokenizer_config.json")
+        config = read_tokenizer_config(folder)
         source, where = _find_source(folder, config)
         if source is None:
             return None
@@ -83,7 +82,7 @@ def _find_source(folder: Path, config: dict[str, Any]) -> tuple[str | None, str]
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8"), str(file)
-    legacy = _read_json(folder / "chat_template.json").get("chat_template")
+    legacy = read_object(folder / "chat_template.json").get("chat_template")
     found = legacy if legacy is not None else config.get("chat_template")
     where = str(folder / ("chat_template.json" if legacy is not None else "tokenizer_config.json"))
     if isinstance(found, list):
@@ -92,13 +91,3 @@ def _find_source(folder: Path, config: dict[str, Any]) -> tuple[str | None, str]
             raise ModelError(f"{where}: chat templates {sorted(named)}, none called default; name one default or set prompt.chat to false")
         found = named.get("default", next(iter(named.values())))
     return found, where
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
-    return data if isinstance(data, dict) else {}

@@ -40,8 +40,8 @@ def is_clearly_html(text: str) -> bool:
 def html_to_text(text: str, declared: bool = False) -> str:
     """The readable text of an HTML row: entities decoded once, script and style bodies gone, code kept as Markdown code.
 
-    A row whose text would itself look like HTML (a page that explains tags) is left as it is, so that cleaning twice
-    equals cleaning once.
+    Left as they are: a row whose text would itself look like HTML (a page that explains tags), so that cleaning twice
+    equals cleaning once, and a row that is nothing but markup, which is code.
     """
     if not (declared and KNOWN_TAG.search(text)) and not is_clearly_html(text):
         return text
@@ -53,7 +53,7 @@ def html_to_text(text: str, declared: bool = False) -> str:
         _walk(parser.root, parts)
     plain = re.sub(r" *\n *", "\n", re.sub(r"\n{3,}", "\n\n", "".join(parts))).strip()
     plain = plain.replace(HARD_SPACE, " ").replace(HARD_BREAK, "\n")
-    return text if is_clearly_html(plain) or (declared and KNOWN_TAG.search(plain)) else plain
+    return text if not plain or is_clearly_html(plain) or (declared and KNOWN_TAG.search(plain)) else plain
 
 
 HARD_SPACE, HARD_BREAK = "\ufdd0", "\ufdd1"  # blanks and line ends of preformatted text while the rest is folded
@@ -77,7 +77,7 @@ def _walk(root: LexborNode, parts: list[str]) -> None:
         elif tag in ("code", "kbd", "samp"):
             _append(parts, _inline(node.text(deep=True)))
         elif tag not in ("-comment", "!doctype", "-doctype"):
-            before, after = ROW_LIKE.get(tag) or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
+            before, after = ROW_LIKE.get(tag or "") or (("\n\n", "\n\n") if tag in BLOCKS else ("", ""))
             after = "\t" if tag in ("td", "th") and node.next is not None else after
             todo += [after, *reversed(list(node.iter(include_text=True))), before]
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core import schemas
+from pipeline.core.errors import ModelError
 from pipeline.core.hashing import sha256_json
-from pipeline.core.params import PreprocessParams
+from pipeline.core.params import PreprocessParams, PromptParams
+from pipeline.core.telemetry import Meter
+from pipeline.text import golden
 from pipeline.text.dedup import DEDUP_VERSION, Deduplicator, Duplicates, Fingerprints, fingerprints
 from pipeline.text.language import languages
 from pipeline.text.steps import choose_steps, clean_texts
@@ -46,15 +50,27 @@ class Preprocessor:
     def __init__(self, params: PreprocessParams) -> None:
         self.params = params
         self.steps = choose_steps(params.steps)
-        self.fingerprint = sha256_json(
-            {
-                "version": VERSION,
-                "steps": [step.describe() for step in self.steps],
-                "min_chars": params.min_chars,
-                "max_chars": params.max_chars,
-                "dedup": [DEDUP_VERSION, params.dedup, params.dedup_threshold, params.dedup_keep_digits],
-            }
-        )
+        # What happens to the text of one row; what training and service must share.
+        self.row_fingerprint = sha256_json([VERSION, [step.describe() for step in self.steps]])
+        dedup = [DEDUP_VERSION, params.dedup, params.dedup_threshold, params.dedup_keep_digits] if params.dedup != "none" else None
+        self.fingerprint = sha256_json([self.row_fingerprint, params.min_chars, params.max_chars, dedup])
+
+    def save(self, folder: Path, prompt: PromptParams = PromptParams()) -> None:  # noqa: B008 frozen
+        """Write preprocessor.json beside a checkpoint: params, fingerprints and golden vectors of text, prompt and ids."""
+        golden.save(self, folder, prompt)
+
+    @classmethod
+    def load(cls, folder: Path) -> Preprocessor:
+        """The preprocessor saved beside a checkpoint. Raises ModelError where its golden vectors no longer come out."""
+        data = golden.read(folder)
+        preprocessor = cls(PreprocessParams.model_validate_json(json.dumps(data["preprocess"])))
+        if preprocessor.fingerprint != data["fingerprint"]:
+            problem: str | None = f"fingerprint {data['fingerprint'][:12]} was saved, this version makes {preprocessor.fingerprint[:12]}"
+        else:
+            problem = golden.difference(preprocessor, folder, data)
+        if problem:
+            raise ModelError(f"{folder / golden.FILE}: {problem}; use the version of this package that saved it, or train and save again")
+        return preprocessor
 
     def apply(self, validated: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Clean rows (CLEAN) and rejected rows (REJECTED), both in the order of arrival."""
@@ -76,10 +92,11 @@ class Preprocessor:
         assert self.params.dedup != "none"
         return fingerprints(clean, kept, self.params.dedup, self.params.dedup_keep_digits)
 
-    def clean(self, validated: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """All steps but the removal of duplicates; independent from row to row."""
+    def clean(self, validated: pa.Table, meter: Meter | None = None) -> tuple[pa.Table, pa.Table]:
+        """All steps but the removal of duplicates; independent from row to row. meter: takes the seconds of each step."""
+        meter = meter or Meter()
         flat = flatten(validated)
-        texts, fired = clean_texts(self.steps, flat.texts)
+        texts, fired = clean_texts(self.steps, flat.texts, meter)
         row_of = np.repeat(np.arange(len(flat.counts)), flat.counts)
         applied = _by_row(fired, row_of, len(flat.counts), [step.name for step in self.steps])
         chars_in = _sums(flat.texts, row_of, len(flat.counts))
@@ -89,12 +106,14 @@ class Preprocessor:
         starts = np.cumsum(flat.counts) - flat.counts
         clean_text, messages = _unflatten(flat, pc.fill_null(texts, ""), starts)
         looked_at = pc.fill_null(texts, "").take(pa.array(starts + flat.counts - 1))
+        with meter.phase("language"):
+            tags = languages(looked_at.to_pylist())
         table = pa.table(
             {
                 "ordinal": validated["ordinal"],
                 "text": clean_text,
                 "messages": messages,
-                "language": pa.array(languages(looked_at.to_pylist()), pa.string()),
+                "language": pa.array(tags, pa.string()),
                 "steps_applied": pa.array(applied, pa.list_(pa.string())),
                 "chars_in": pa.array(chars_in),
                 "chars_out": pa.array(chars_out),

@@ -136,8 +136,7 @@ class PromptBuilder:
     def _turns(self, row: PromptRow, marker: str) -> list[Turn]:
         """The row's own turns, their texts marked; a user template makes the one turn of a text row."""
         if row.messages is not None:
-            turns: list[Turn] = self._marked(conversation.checked_turns(row.messages), marker)
-            return turns
+            return [self._marked_turn(turn, marker) for turn in conversation.checked_turns(row.messages)]
         fields = dict(row.fields) | {"text": row.text or "", "id": row.id}
         return [{"role": "user", "content": self._user_text(fields, marker)}]
 
@@ -148,6 +147,12 @@ class PromptBuilder:
             return render(self._template, **self._marked(dict(fields), marker))
         except TemplateRefused as error:
             raise TemplateRefused(f"prompt.template: {error}; the row's fields: {', '.join(sorted(map(str, fields)))}") from None
+
+    def _marked_turn(self, turn: Turn, marker: str) -> Turn:
+        """An earlier answer keeps its own markup (<think>, <tool_call>), which templates look for; special tokens stay text everywhere."""
+        if turn["role"] != "assistant" or self._params.allow_control_tokens:
+            return dict(self._marked(turn, marker))
+        return dict(self._tokenizer.special_escaper.escape(turn, marker))
 
     def _marked(self, value: Any, marker: str) -> Any:
         return value if self._params.allow_control_tokens else self._tokenizer.escaper.escape(value, marker)
@@ -192,7 +197,9 @@ class PromptBuilder:
     def _with_bos(self, ids: list[int]) -> list[int]:
         """Exactly one BOS where the tokenizer itself would add one, whether or not the template wrote it."""
         bos = self._tokenizer.bos_ids
-        while bos and ids[: len(bos)] == bos:
+        if not bos:
+            return ids
+        while ids[: len(bos)] == bos:
             ids = ids[len(bos) :]
         return bos + ids
 

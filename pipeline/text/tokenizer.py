@@ -6,6 +6,7 @@ are parsed while those that came with a row's content (marked by `control_tokens
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -28,19 +29,21 @@ FIRST_ALIAS = 0x10F000  # private use
 class Tokenizer:
     """tokenizer.json without padding, truncation and decode clean-up, plus what tokenizer_config.json says of BOS."""
 
-    def __init__(self, data: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+    def __init__(self, text: str, config: dict[str, Any] | None = None) -> None:
+        """text: tokenizer.json as it is; config: tokenizer_config.json. Raises ValueError, KeyError or TypeError when damaged."""
         config = config or {}
-        self._data = data | {"padding": None, "truncation": None, "decoder": _without_cleanup(data.get("decoder"))}
-        self._text = json.dumps(self._data, ensure_ascii=False)
-        self._rust = RustTokenizer.from_str(self._text)
+        data: dict[str, Any] = json.loads(text)
+        self._rust = _without_extras(text, data)
+        self._data = {key: data.get(key) for key in ("added_tokens", "decoder")}
         self.named_tokens = {name: _content(config[name]) for name in NAMED_TOKENS if config.get(name)}
-        self._added = [item for item in data.get("added_tokens", []) if len(item["content"]) > 1]
-        self.control_tokens: dict[str, int] = {t["content"]: t["id"] for t in self._added if t["special"] or MARKUP.fullmatch(t["content"])}
-        self.special_tokens = frozenset(t["content"] for t in self._added if t["special"])
+        added = [item for item in data.get("added_tokens", []) if len(item["content"]) > 1]
+        self.control_tokens: dict[str, int] = {t["content"]: t["id"] for t in added if t["special"] or MARKUP.fullmatch(t["content"])}
+        special = frozenset(t["content"] for t in added if t["special"])
         self.escaper = ControlTokens(frozenset(self.control_tokens))
+        self.special_escaper = ControlTokens(special)
         self.bos_ids = self._find_bos(config)
         self.strips_first_blank = strips_first_blank(self._data)
-        self.digest = sha256_json({"tokenizer": data, "bos": self.bos_ids, "named": self.named_tokens})
+        self.digest = sha256_json({"tokenizer": hashlib.sha256(text.encode()).hexdigest(), "bos": self.bos_ids, "named": self.named_tokens})
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -51,12 +54,11 @@ class Tokenizer:
                 f"{folder}: no tokenizer.json; convert the checkpoint's tokenizer (tokenizer.model, vocab.txt) with "
                 "`pipeline checkpoint import`, or add the tokenizer.json of its release"
             )
-        config_file = folder / "tokenizer_config.json"
+        config = read_tokenizer_config(folder)
         try:
-            config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
-            return cls(json.loads(file.read_text(encoding="utf-8")), config)
+            return cls(file.read_text(encoding="utf-8"), config)
         except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{folder}: tokenizer.json or tokenizer_config.json is damaged: {error}; fetch them again") from None
+            raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
         except Exception as error:  # the Rust library raises bare Exception
             raise ModelError(f"{file}: the tokenizers library cannot read it: {error}") from None
 
@@ -67,7 +69,8 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The tokenizer as one JSON text, for libraries that read it themselves."""
-        return self._text
+        text: str = self._rust.to_str()
+        return text
 
     def token_id(self, token: str) -> int | None:
         """The id of a token's exact string, None where there is none."""
@@ -132,15 +135,46 @@ class Tokenizer:
         The library splits texts at added tokens, so that what lies between them is encoded just as with the real names;
         the real names have become text. `alias` must not occur in the text to be encoded.
         """
-        added = self._data.get("added_tokens", [])
-        renamed = [t | {"content": alias + t["content"] + alias} if t["content"] in self.control_tokens else t for t in added]
-        rust = RustTokenizer.from_str(json.dumps(self._data | {"added_tokens": renamed, "post_processor": None}, ensure_ascii=False))
-        pairs = ((rust.token_to_id(alias + content + alias), token_id) for content, token_id in self.control_tokens.items())
-        return rust, {new: old for new, old in pairs if new is not None}
+        data = json.loads(self.to_json())
+        names = {content: alias + content + alias for content in self.control_tokens}
+        data["added_tokens"] = [t | {"content": names.get(t["content"], t["content"])} for t in data["added_tokens"]]
+        data["model"] = _renamed_pieces(data["model"], names)
+        rust = RustTokenizer.from_str(json.dumps(data | {"post_processor": None}, ensure_ascii=False))
+        pairs = ((rust.token_to_id(names[content]), token_id) for content, token_id in self.control_tokens.items())
+        return rust, {new: old for new, old in pairs if new is not None and new != old}
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with the named tokens of special_tokens_map.json where it lacks them."""
+    return read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object, {} where there is no such file. Raises ModelError when it is damaged."""
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
+    return data if isinstance(data, dict) else {}
 
 
 def _restore(ids: list[int], back: dict[int, int]) -> list[int]:
     return [back.get(i, i) for i in ids] if ids and max(ids) >= min(back, default=1 << 62) else ids
+
+
+def _renamed_pieces(model: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The model with control tokens renamed in its own vocabulary: a Unigram model may take them for likely pieces of text.
+
+    Left alone: pieces that merges make, and the unknown piece where the model finds it by name.
+    """
+    vocab = model.get("vocab")
+    if isinstance(vocab, list):
+        return model | {"vocab": [[names.get(piece, piece), score] for piece, score in vocab]}
+    made = {"".join(merge) if isinstance(merge, list) else merge.replace(" ", "", 1) for merge in model.get("merges") or ()}
+    kept = {model.get("unk_token")} | made
+    return model | {"vocab": {piece if piece in kept else names.get(piece, piece): number for piece, number in (vocab or {}).items()}}
 
 
 def _content(token: Any) -> str:
@@ -149,6 +183,16 @@ def _content(token: Any) -> str:
 
 def _find(ids: list[int], part: list[int]) -> int:
     return next((i for i in range(len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), 0)
+
+
+def _without_extras(text: str, data: dict[str, Any]) -> RustTokenizer:
+    """The tokenizer without padding, without truncation and without a decoder's clean-up of blanks before punctuation."""
+    if "cleanup" in json.dumps(data.get("decoder")):
+        text = json.dumps(data | {"decoder": _without_cleanup(data["decoder"])}, ensure_ascii=False)
+    rust = RustTokenizer.from_str(text)
+    rust.no_padding()
+    rust.no_truncation()
+    return rust
 
 
 def _without_cleanup(decoder: Any) -> Any:
