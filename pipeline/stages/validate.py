@@ -90,14 +90,10 @@ class Intake:
     def read_all(self) -> Iterator[int]:
         """Read every file; yields the number of records after each chunk."""
         for index, source in enumerate(self._sources):
-            report: dict[str, Any] = {
-                "path": source.name,
-                "rows": 0,
-                "rejected": 0,
-                "format": None,
-                "byte_order_mark": None,
-                "damage": None,
-            }
+            if self._is_full(source):
+                continue
+            report: dict[str, Any] = {"path": source.name, "rows": 0, "rejected": 0, "format": None}
+            report |= {"byte_order_mark": None, "damage": None}
             self.files.append(report)
             try:
                 report["format"] = kind = self._format(source)
