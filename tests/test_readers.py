@@ -123,6 +123,15 @@ def test_a_named_encoding_is_read_and_an_unnamed_one_never_becomes_other_charact
         assert second == rows[1]
 
 
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_an_encoding_does_not_hide_the_format(tmp_path, encoding):
+    rows = [{"text": ENCODED[encoding]}] * 2
+    assert detect_format(put(tmp_path, "rows.txt", jsonl(rows).encode(encoding)), encoding=encoding) == "jsonl"
+    assert detect_format(put(tmp_path, "rows.json", json.dumps(rows, indent=1).encode(encoding)), encoding=encoding) == "json"
+    if encoding not in ("utf-16-le",):
+        assert detect_format(put(tmp_path, "rows.json", jsonl(rows).encode(encoding))) == "jsonl"
+
+
 def test_a_sixteen_bit_encoding_needs_its_mark_or_its_byte_order(tmp_path):
     rows = [{"a": "ä", "text": "混合"}]
     marked = put(tmp_path, "a.csv", codecs.BOM_UTF16_LE + "a,text\nä,混合\n".encode("utf-16-le"))

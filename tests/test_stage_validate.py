@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.cli.main import main
 from pipeline.core.errors import DataError, MissingInput, UsageError
 from pipeline.core.hashing import PACKAGE
 from pipeline.core.manifest import read_manifest, read_table
@@ -81,6 +82,26 @@ def test_no_readable_row_and_missing_files_have_their_own_errors(tmp_path):
     with pytest.raises(DataError, match=r"data/raw/in\.jsonl:1: missing_text"):
         run(tmp_path)
     assert not (tmp_path / "data/validated").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "says"),
+    [
+        ("in.jsonl", b"", 3, "nothing in it"),
+        ("in.jsonl", '{"text": "x"}'.encode("utf-16"), 3, "data.encoding: utf-16"),
+        ("in.txt", b"words", 3, "data.format"),
+        ("in.json", b'[{"text": "x"}', 3, "file ends"),
+        ("in.json", b"[]", 3, "nothing in it"),
+        ("in.csv", b"text\n", 3, "nothing in it"),
+        ("other.dvc", b"", 2, "data/raw"),
+    ],
+)
+def test_the_command_ends_with_the_code_of_the_contract(tmp_path, capsys, name, content, code, says):
+    put(tmp_path, f"data/raw/{name}", content)
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "--root", str(tmp_path)])
+    assert ended.value.code == code
+    assert says in capsys.readouterr().err
 
 
 def test_a_damaged_file_stops_or_costs_what_it_lacks(tmp_path):

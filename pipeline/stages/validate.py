@@ -125,7 +125,7 @@ class Intake:
     def _format(self, source: Source) -> str:
         """data.format tells the inputs'; control files may differ, so theirs is told by content where that is possible."""
         if self._data.format == "auto":
-            return detect_format(source.file, nested=self._data.records is not None)
+            return detect_format(source.file, self._data.records is not None, self._data.encoding)
         if not source.control:
             return self._data.format
         with contextlib.suppress(Damaged):
