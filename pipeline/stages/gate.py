@@ -64,8 +64,9 @@ def sound(paths: Paths) -> list[Finding]:
         upstream = [item for item in manifest["inputs"] if item["path"].endswith("/manifest.json")]
         for path in changed_since(upstream, paths.root):
             found.append(Finding("mixed", True, f"{path} is not the one that stage {stage} read; run the chain again"))
-        for path in changed_since(manifest["outputs"], folder):
-            found.append(Finding("verify", True, f"{paths.relative(folder / path)} is not what its manifest says"))
+        damaged = [paths.relative(folder / path) for path in changed_since(manifest["outputs"], folder)]
+        damaged += changed_since([manifest["metrics_json"]] if "metrics_json" in manifest else [], paths.root)
+        found += [Finding("verify", True, f"{path} is not what its manifest says") for path in damaged]
     return found
 
 
