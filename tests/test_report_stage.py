@@ -143,6 +143,6 @@ def test_every_sentence_is_there_in_both_languages():
     source = (PACKAGE / "report/causes.py").read_text()
     for reason in [*re.findall(r'Cause\("\w+", "(\w+)"', source), "labelled"]:
         assert {f"why.{reason}", f"reason.{reason}", f"advice.{reason}"} <= keys
-    for template in (PACKAGE / "report/templates").glob("*.html"):
+    for template in (PACKAGE / "report").glob("*.html"):
         for key in re.findall(r'(?:both|say)\("([\w.]+)"[,)]', template.read_text()):
             assert key in keys, (template.name, key)

@@ -28,8 +28,8 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def render(template: str, language: str, *, lenient: bool = False, **context: Any) -> bytes:
     """The page as UTF-8 bytes. language: the one shown first, `en` or `zh`. lenient: facts that are not there are left out."""
-    style = (HERE / "templates/page.css").read_text(encoding="utf-8")
-    script = (HERE / "templates/page.js").read_text(encoding="utf-8")
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     html = _environment(lenient).get_template(template).render(
         language=language, style=Markup(style), script=Markup(script), script_hash=digest, **context
@@ -110,7 +110,7 @@ def _name(mark: str) -> str:
 @cache
 def _environment(lenient: bool) -> SandboxedEnvironment:
     environment = SandboxedEnvironment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, shell=shlex.quote)
