@@ -82,8 +82,18 @@ def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: d
         "compared": bool(night.states), "metrics": metric_rows(metrics), "causes": cause_rows(night),
         "rules": sorted(night.by_rule.items(), key=lambda item: (-item[1], item[0])), "advice": advice(night),
         "patterns": night.mined.patterns, "breakdowns": breakdowns(night), "clusters": night.clusters[:MAX_CLUSTERS],
+        "examples": examples(night, params),
         "total": len(night.cases),
     }  # fmt: skip
+
+
+def examples(night: Night, params: ReportParams, most: int = 3) -> dict[int, list[int]]:
+    """Ranks of the first few shown cases of each group."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for case in chosen(night, params):
+        if case.cluster is not None and len(found[case.cluster]) < most:
+            found[case.cluster].append(case.rank)
+    return found
 
 
 def verdict_of(gate: dict[str, Any] | None) -> str:
