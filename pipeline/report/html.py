@@ -79,7 +79,8 @@ def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: d
         "night": night, "params": params, "show_text": params.show_text, "verdict": verdict_of(gate),
         "reasons": (gate or {}).get("reasons", []),
         "share": night.bad / night.answers if night.answers else None, "states": night.states,
-        "compared": bool(night.states), "metrics": metric_rows(metrics), "causes": cause_rows(night),
+        "compared": bool(night.states), "accepted": bool((gate or {}).get("baseline")),
+        "metrics": metric_rows(metrics, gate), "causes": cause_rows(night),
         "rules": sorted(night.by_rule.items(), key=lambda item: (-item[1], item[0])), "advice": advice(night),
         "patterns": night.mined.patterns, "breakdowns": breakdowns(night), "clusters": night.clusters[:MAX_CLUSTERS],
         "examples": examples(night, params),
@@ -104,17 +105,20 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
     return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
 
 
-def metric_rows(metrics: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def metric_rows(metrics: dict[str, Any], gate: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Metrics that some row has, those people look at first and the others: mean, interval, rows scored, the control set's mean.
 
-    better: 1 for higher, -1 for lower, 0 for neither. best: the end of the scale where there is one.
+    better: 1 for higher, -1 for lower, 0 for neither. best: the end of the scale where there is one. moved: the gate's check
+    of the control set against the accepted run.
     """
     held, control = metrics.get("metrics") or {}, metrics.get("control") or {}
+    moved = {check["metric"]: check for check in (gate or {}).get("checks", ()) if check["check"] == "drop" and "slice" not in check}
 
     def row(name: str) -> dict[str, Any]:
         best = 100.0 if name in OUT_OF_100 else None if name in OPEN_SCALES else 1.0
         better = METRICS[name].better if name in METRICS else 0
-        return {"name": name, "best": best, "better": better, "control": (control.get(name) or {}).get("mean"), **held[name]}
+        return {"name": name, "best": best, "better": better, "control": (control.get(name) or {}).get("mean"), "moved": moved.get(name),
+                **held[name]}  # fmt: skip
 
     valid = [name for name in held if held[name].get("n_valid") or (control.get(name) or {}).get("n_valid")]
     first, others = headline.split(valid)

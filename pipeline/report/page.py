@@ -47,7 +47,12 @@ def words() -> dict[str, dict[str, str]]:
 def say(key: str, language: str, **values: Any) -> str:
     """One sentence in one language as plain text; an unknown key stands for itself."""
     text = words().get(key, {}).get(language)
-    return key if text is None else text.format(**{name: number(value) for name, value in values.items()})
+    return key if text is None else text.format(**{name: _value(value, language) for name, value in values.items()})
+
+
+def _value(value: Any, language: str) -> str:
+    """A value inside a sentence; `@key` is itself a sentence in the same language."""
+    return say(value[1:], language) if isinstance(value, str) and value.startswith("@") and value[1:] in words() else number(value)
 
 
 def both(key: str, **values: Any) -> Markup:

@@ -57,6 +57,7 @@ class Row:
     error: str | None = None
     extracted: str | None = None
     scores: dict[str, float] = field(default_factory=dict)  # metrics that apply to this row
+    broken: list[str] = field(default_factory=list)  # instructions of the row that its answer does not follow
     hits: list[tuple[str, int, int]] = field(default_factory=list)  # sensitive words: id in the list, start and end in the answer
     rejected: str | None = None  # reason code of a rejected row
     stage: str | None = None  # the stage that rejected it
