@@ -76,7 +76,7 @@ def chosen(night: Night, params: ReportParams) -> list[Case]:
 def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: dict[str, Any] | None) -> dict[str, Any]:
     """What both the page and the mail say before the cases."""
     return {
-        "night": night, "params": params, "show_text": params.show_text, "verdict": verdict_of(gate),
+        "night": night, "params": params, "show_text": params.show_text, "verdict": headline.verdict_of(gate),
         "reasons": (gate or {}).get("reasons", []),
         "share": night.bad / night.answers if night.answers else None, "states": night.states,
         "compared": bool(night.states), "accepted": bool((gate or {}).get("baseline")),
@@ -95,14 +95,6 @@ def examples(night: Night, params: ReportParams, most: int = 3) -> dict[int, lis
         if case.cluster is not None and len(found[case.cluster]) < most:
             found[case.cluster].append(case.rank)
     return found
-
-
-def verdict_of(gate: dict[str, Any] | None) -> str:
-    """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
-    if gate is None:
-        return "none"
-    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
-    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
 
 
 def metric_rows(metrics: dict[str, Any], gate: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -157,7 +149,7 @@ def breakdowns(night: Night, max_values: int = 12, max_fields: int = 4) -> list[
     usable.sort(key=lambda item: (("field", "language", "bucket", "step").index(item[0][0]), item[0][1]))
     found = []
     for (kind, name), values in usable[:max_fields]:
-        values.sort(key=lambda item: (-item[2] / item[1], item[0].value))
+        values.sort(key=lambda item: (_bound(item[0]), -item[2] / item[1], item[0].value))
         bounds = intervals([item[2] for item in values], [item[1] for item in values])
         found.append({
             "kind": kind, "name": name,
@@ -165,3 +157,8 @@ def breakdowns(night: Night, max_values: int = 12, max_fields: int = 4) -> list[
                        for (c, rows, failures), (low, high) in zip(values, bounds)],
         })  # fmt: skip
     return found
+
+
+def _bound(condition: Condition) -> int:
+    """Lengths stay in their order; all else is ordered by how much fails."""
+    return int("".join(filter(str.isdigit, condition.value)) or 0) if condition.kind == "bucket" else 0

@@ -93,6 +93,15 @@ def signed(value: float) -> str:
     return f"+{number(value)}" if value > 0 else f"−{number(-value)}" if value < 0 else "0"
 
 
+def duration(seconds: float | None) -> str:
+    """A stretch of time for people: 0.4 s, 66.8 s, 9 min 8 s, 2 h 5 min."""
+    if seconds is None or seconds < 100:
+        return f"{number(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
 def pvalue(p: float) -> str:
     """A probability as people write it: two figures, tiny ones as a bound."""
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
@@ -118,6 +127,8 @@ def _environment(lenient: bool) -> SandboxedEnvironment:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters.update(number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, shell=shlex.quote)
+    environment.filters.update(
+        number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, duration=duration, shell=shlex.quote
+    )
     environment.globals.update(both=both, say=say, escape=escape)
     return environment
