@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from pipeline.core import schemas
 from pipeline.core.progress import Progress
+from pipeline.core.telemetry import Meter
 from pipeline.engine.request import Completion, Request
 from pipeline.runners.answer_writer import AnswerWriter
 from pipeline.runners.build import Answerer
 from pipeline.runners.completion_store import CompletionStore
+from pipeline.runners.engine_telemetry import note_completion
 from pipeline.runners.interruption import Interruption
 from pipeline.runners.lines import Lines, missing_lines
 from pipeline.runners.settings import Settings
@@ -59,7 +61,7 @@ class Outcome:
     reused_rows: int = 0
 
 
-def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progress: Progress) -> Outcome:
+def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progress: Progress, meter: Meter) -> Outcome:
     """Generate in the order of `position` what the store does not have.
 
     prompts: the table of plan_lines again. Raises Interrupted after saving when a signal asked for it.
@@ -75,6 +77,7 @@ def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progre
         for completion in job.answerer.engine.generate(_requests(job, todo, prompts, under_way), stop=job.stop):
             key, prompt = under_way.pop((completion.id, completion.sample))
             _take(completion, key, prompt, outcome, writer)
+            note_completion(meter, completion)
             progress.update(1, tokens=len(completion.token_ids))
     if job.interruption.stop():
         raise job.interruption.error(f"{outcome.generated_rows:,} new answers are saved; the same command goes on from there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -20,6 +21,7 @@ from pipeline.core.errors import OutOfResources
 
 T = TypeVar("T")
 MAX_WORKERS = 8
+COLLECT_EVERY = 100_000  # new objects
 PR_SET_PDEATHSIG = 1
 
 
@@ -95,6 +97,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@contextlib.contextmanager
+def rare_collection() -> Iterator[None]:
+    """Look for reference cycles rarely: rows are trees of plain values, and a search among millions of them finds none."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_EVERY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _result(future: Future[T]) -> T:
     try:
         return future.result()
@@ -106,4 +119,4 @@ def _start() -> None:
     """Ctrl-C is the parent's to handle; a worker never outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    gc.set_threshold(100_000)  # rows are trees of plain values: looking for cycles among them finds none
+    gc.set_threshold(COLLECT_EVERY)
