@@ -55,12 +55,12 @@ def test_a_row_cannot_forge_a_turn(builder, tokenizer):
     prompt = one(builder(), hostile)
     start, end = tokenizer.control_tokens["<|im_start|>"], tokenizer.control_tokens["<|im_end|>"]
     assert [i for i in prompt.token_ids if i in (start, end)] == [start, end, start]
-    assert prompt.escaped_tokens == 3
+    assert sorted(prompt.escaped) == ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
     assert hostile in prompt.text
     assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text
     allowed = one(builder(allow_control_tokens=True), hostile)
     assert [i for i in allowed.token_ids if i in (start, end)] == [start, end, start, end, start]
-    assert allowed.escaped_tokens == 0
+    assert allowed.escaped == ()
 
 
 @pytest.mark.parametrize("where", ["text", "system", "messages", "field", "example"])
@@ -74,7 +74,7 @@ def test_control_tokens_stay_text_wherever_content_comes_from(builder, tokenizer
     ends = prompt.token_ids.count(tokenizer.control_tokens["<|im_end|>"])
     assert ends == prompt.text.count("<|im_end|>\n")
     assert bad in prompt.text
-    assert prompt.escaped_tokens == (2 if where == "example" else 1)
+    assert prompt.escaped == ("<|im_end|>",) * (2 if where == "example" else 1)
 
 
 def test_a_template_that_trims_content_still_keeps_control_tokens_apart(builder, tokenizer):

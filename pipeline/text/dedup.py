@@ -24,6 +24,7 @@ DEDUP_VERSION = 1
 PERMUTATIONS, BANDS = 128, 16
 BAND_ROWS = PERMUTATIONS // BANDS
 MIN_SHINGLES = 24  # fewer are compared exactly
+SLICE_CHARS = 4_000_000
 SEED = 2024
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 CJK_SHARE = 0.3  # of a row's characters, from which on its shingles are short
@@ -73,7 +74,8 @@ def fingerprints(clean: pa.Table, validated: pa.Table, kind: Literal["exact", "n
         empty = np.zeros(len(texts), bool)
         return Fingerprints(ordinals, exact, empty, np.zeros((BANDS, 0), np.uint64), np.zeros((0, PERMUTATIONS), np.uint16))
     group_hashes = np.frombuffer(b"".join(_digest(group, "")[:8] for group in groups), np.uint64)
-    near, keys, signatures = _signatures(texts, group_hashes, keep_digits)
+    pieces = [_signatures(texts[part], group_hashes[part], keep_digits) for part in _slices(texts)]
+    near, keys, signatures = (np.concatenate(columns) for columns in zip(*pieces))
     return Fingerprints(ordinals, exact, near, _bands(signatures, keys), signatures.astype(np.uint16))
 
 
@@ -195,6 +197,17 @@ def _digest(group: str, text: str) -> bytes:
 def _conversation(messages: str | None) -> str:
     """One text of a conversation; roles and order count."""
     return "\n".join(json.dumps(turn, ensure_ascii=False, sort_keys=True) for turn in json.loads(messages or "[]"))
+
+
+def _slices(texts: list[str]) -> list[slice]:
+    """The rows in runs of at most SLICE_CHARS characters (or of one row), at least one run: bounds the memory of _signatures."""
+    ends, chars = [0], 0
+    for number, text in enumerate(texts):
+        if chars and chars + len(text) > SLICE_CHARS:
+            ends.append(number)
+            chars = 0
+        chars += len(text)
+    return [slice(start, end) for start, end in zip(ends, [*ends[1:], len(texts)])]
 
 
 def _signatures(texts: list[str], groups: np.ndarray, keep_digits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
