@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from text_rows import validated
 
 from pipeline.core.params import PreprocessParams
-from pipeline.text import dedup
+from pipeline.text import dedup, signatures
 from pipeline.text.preprocess import Preprocessor
 
 ENGLISH = "The baker opens the window before seven and the river runs past the mill while a green lamp stands beside the quiet engine."
@@ -127,7 +127,7 @@ def test_fingerprints_are_compact_and_do_not_depend_on_the_batch(monkeypatch):
     clean, _ = preprocessor.clean(table)
     whole = preprocessor.fingerprints(clean, table)
     rows = len(WORDS)
-    monkeypatch.setattr(dedup, "SLICE_CHARS", 300)
+    monkeypatch.setattr(signatures, "SLICE_CHARS", 300)
     sliced = preprocessor.fingerprints(clean, table)
     parts = [preprocessor.fingerprints(clean.slice(i, 1), table.slice(i, 1)) for i in range(rows)]
     for name, axis in (("exact", 0), ("near", 0), ("signatures", 0), ("bands", 1)):
