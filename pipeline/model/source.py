@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import MissingInput, ModelError, UsageError
+from pipeline.core.errors import MissingInput, ModelError, PipelineError, UsageError
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import replace_folder, sweep_leftovers, write_json
 from pipeline.core.paths import Paths

@@ -28,12 +28,13 @@ from pipeline.runners.canary import canaries
 from pipeline.runners.completion_rows import CompletionRows
 from pipeline.runners.completion_store import CompletionStore
 from pipeline.runners.generation import Job, generate_missing
+from pipeline.runners.generation_meter import GenerationMeter
 from pipeline.runners.interruption import Interruption
 from pipeline.runners.lines import plan_lines
 from pipeline.runners.runs import Run
 from pipeline.runners.settings import Settings, answer_params, schema_file
 
-COLUMNS = ["ordinal", "position", "token_ids", "overrides"]
+COLUMNS = ["ordinal", "position", "bucket", "token_ids", "overrides"]
 
 
 def run(params: Params, paths: Paths) -> dict[str, Any]:
@@ -44,13 +45,16 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     inputs = [describe_file(paths.model_json, "models/model.json"), describe_upstream(paths.prompts, paths.root)]
     inputs += [describe_file(file, paths.relative(file)) for file in _assets(params.generate, paths)]
     with Interruption() as interruption, StageOutput(paths.completions, "generate") as out:
-        answerer = build(params.model, params.generate, paths, max_batch_tokens=_batch_tokens(paths))
+        watcher = GenerationMeter()
+        with watcher.meter.phase("load"):
+            answerer = build(params.model, params.generate, paths, max_batch_tokens=_batch_tokens(paths))
         run = Run(paths.store(params.generate.store), _wanted(inputs, params))
         job = _job(params.generate, answerer, run, interruption, paths)
         prompts = partial(read_batches, paths.prompts, columns=COLUMNS)
         lines = plan_lines(prompts(), job.settings)
         with Progress("generate", total=lines.table.num_rows, status=paths.work / "status.json") as progress:
-            outcome = generate_missing(job, lines, prompts(), progress)
+            outcome = generate_missing(job, lines, prompts(), progress, watcher.row)
+        watcher.finish(outcome, answerer.engine.stats()).save(paths.work, "generate")
         job.store.merge(run.name)
         rows = CompletionRows(lines, job.settings, answerer, outcome.errors, outcome.not_reached)
         out.open("part", schemas.COMPLETIONS, parts=True)
