@@ -51,7 +51,7 @@ class Project:
 
 @dataclass
 class Outcome:
-    """landed: stage each kill hit. lost_tokens: tokens generated twice over all kills."""
+    """landed: stage each kill hit. generated, needed: tokens in the store after all kills, and of the undisturbed run."""
 
     kills: int
     landed: dict[str, int]
@@ -160,7 +160,7 @@ def run(make, checkpoint: Path, *, kills: int, row_count: int, tokens: int, seed
         landed = disturb(killed, kills, seed, length_s)
         killed.finish()
         verified = subprocess.run([sys.executable, "-m", "pipeline", "verify", "--root", str(killed.root)], cwd=HOUSE).returncode == 0
-        needed = int(manifest(whole.root, "completions")["completion_tokens"])
+        needed = stored_tokens(whole.root)
         return Outcome(kills, landed, compare(whole, killed), verified, stored_tokens(killed.root), needed)
 
 

@@ -10,6 +10,9 @@ import kill_harness
 import pytest
 from chains import manifest, results, rows, stored_answers, tree, write_rows
 
+from pipeline.core.errors import UsageError
+from pipeline.runners.lock import folder_lock
+
 HOUSE = kill_harness.HOUSE
 
 
@@ -41,8 +44,8 @@ def test_kills_at_random_moments_leave_no_trace(tiny_checkpoint):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_checkpoint, number, code):
-    file = write_rows(tmp_path / "in.jsonl", rows(40))
-    args = command(file, tmp_path / "out", tiny_checkpoint, "generate.max_new_tokens=200", "generate.checkpoint_every_s=0.1",
+    file = write_rows(tmp_path / "in.jsonl", rows(24))
+    args = command(file, tmp_path / "out", tiny_checkpoint, "generate.max_new_tokens=100", "generate.checkpoint_every_s=0.1",
                    "generate.max_running_rows=2", "generate.ignore_eos=true")  # fmt: skip
     process = start(args)
     wait_for_answers(tmp_path / "out", process)
@@ -52,15 +55,23 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_checkpoint, number,
     assert "the same command goes on" in said
     assert "Traceback" not in said
     saved = stored_answers(tmp_path / "out")
-    assert 0 < saved < 40
+    assert 0 < saved < 21
     assert not (tmp_path / "out/data/completions").exists()
     assert subprocess.run(args, env={**os.environ, "PYTHONPATH": str(HOUSE)}, capture_output=True).returncode == 0
-    assert len(results(tmp_path / "out")) == 40
-    assert manifest(tmp_path / "out")["rows"]["out"] == 40
-    assert stored_answers(tmp_path / "out") <= 40
+    assert len(results(tmp_path / "out")) == 24
+    assert manifest(tmp_path / "out")["rows"]["out"] == 24
+    assert stored_answers(tmp_path / "out") == 21  # three of 24 rows repeat a text
 
 
-def test_two_runs_of_one_folder_are_refused_and_two_folders_share_a_store(tmp_path, tiny_checkpoint):
+def test_two_writers_of_one_folder_are_refused(tmp_path):
+    with folder_lock(tmp_path / "run.lock"):
+        with pytest.raises(UsageError, match=str(os.getpid())), folder_lock(tmp_path / "run.lock", wait_s=0):
+            pass
+    with folder_lock(tmp_path / "run.lock", wait_s=0):
+        pass
+
+
+def test_two_folders_share_a_store_at_once(tmp_path, tiny_checkpoint):
     file = write_rows(tmp_path / "in.jsonl", rows(12))
     options = ("generate.max_new_tokens=40", f"generate.store={tmp_path / 'store'}", "generate.checkpoint_every_s=0.1")
     both = [start(command(file, tmp_path / name, tiny_checkpoint, *options)) for name in ("a", "b")]

@@ -62,7 +62,7 @@ def test_a_change_during_the_run_marks_it_mixed_and_the_gate_red(tmp_path, tiny_
 
     def disturbed(self, requests, stop=None):
         if what == "input":
-            (tmp_path / "data/prompts/manifest.json").write_text("{}")
+            (tmp_path / "data/prompts/manifest.json").write_text(held + "\n")
         elif what == "params":
             (tmp_path / "params.yaml").write_text(json.dumps(params | {"generate": {"max_new_tokens": 5}}))
         elif what == "weights":
