@@ -64,9 +64,12 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_checkpoint, number,
 
 
 def test_two_writers_of_one_folder_are_refused(tmp_path):
-    with folder_lock(tmp_path / "run.lock"):
-        with pytest.raises(UsageError, match=str(os.getpid())), folder_lock(tmp_path / "run.lock", wait_s=0):
-            pass
+    with (
+        folder_lock(tmp_path / "run.lock"),
+        pytest.raises(UsageError, match=str(os.getpid())),
+        folder_lock(tmp_path / "run.lock", wait_s=0),
+    ):
+        pass
     with folder_lock(tmp_path / "run.lock", wait_s=0):
         pass
 

@@ -314,6 +314,23 @@ def test_a_cut_file_gives_its_whole_rows_and_then_says_so(tmp_path, pack):
     assert len(found) > 1000
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_rows_before_a_cut_are_not_lost_in_any_format(tmp_path, kind):
+    rows = [{"text": f"row {i} {i * i * 7919 % 10007}"} for i in range(6000)]
+    content = "text\n" + "".join(row["text"] + "\n" for row in rows) if kind == "csv" else json.dumps(rows)
+    packed = gzip.compress(content.encode())
+    found: list[object] = []
+
+    def read_on() -> None:
+        for chunk in READERS[kind](put(tmp_path, "a.gz", packed[: len(packed) // 2]), DataParams()):
+            found.extend(record.value for record in PARSERS[chunk.kind](chunk, DataParams()))
+
+    with pytest.raises(Damaged):
+        read_on()
+    assert found == rows[: len(found)]
+    assert len(found) > 2000
+
+
 @pytest.mark.parametrize(
     ("name", "content", "kind"),
     [

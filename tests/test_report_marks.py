@@ -86,7 +86,7 @@ def test_shares_and_hidden_marks():
         "50 %",
         "5.5 %",
         "99.9 %",
-        "0.0 %",
+        "< 0.1 %",
     ]
     assert visible("a\u202eb\u200bc\x07d") == "a[U+202E Right-To-Left Override]b[U+200B Zero Width Space]c[U+0007]d"
     assert visible("x" * 50, 10) == "x" * 10 + " … [+40]"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.params import ReportParams
+from pipeline.evaluation.metrics import METRICS
+from pipeline.report import headline
 from pipeline.report.bad_cases import Case, Night
 from pipeline.report.causes import CAUSES
 from pipeline.report.marks import Segment, closest, differences, shaded
@@ -20,6 +22,7 @@ MAX_TEXT_CHARS = 6000
 MAX_ADVICE = 5
 MAX_CLUSTERS = 12
 OUT_OF_100 = ("bleu", "chrf")
+OPEN_SCALES = ("length_ratio", "logprob_mean", "logprob_min", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -91,13 +94,21 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
     return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
 
 
-def metric_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """Name, mean, interval and number of scored rows, with the control set's mean; `best` is the end of its scale."""
-    control = metrics.get("control") or {}
-    return [
-        {"name": name, "best": 100.0 if name in OUT_OF_100 else 1.0, "control": (control.get(name) or {}).get("mean"), **values}
-        for name, values in (metrics.get("metrics") or {}).items()
-    ]
+def metric_rows(metrics: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Metrics that some row has, those people look at first and the others: mean, interval, rows scored, the control set's mean.
+
+    better: 1 for higher, -1 for lower, 0 for neither. best: the end of the scale where there is one.
+    """
+    held, control = metrics.get("metrics") or {}, metrics.get("control") or {}
+
+    def row(name: str) -> dict[str, Any]:
+        best = 100.0 if name in OUT_OF_100 else None if name in OPEN_SCALES else 1.0
+        better = METRICS[name].better if name in METRICS else 0
+        return {"name": name, "best": best, "better": better, "control": (control.get(name) or {}).get("mean"), **held[name]}
+
+    valid = [name for name in held if held[name].get("n_valid") or (control.get(name) or {}).get("n_valid")]
+    first, others = headline.split(valid)
+    return [row(name) for name in first], [row(name) for name in others]
 
 
 def cause_rows(night: Night) -> list[dict[str, Any]]:

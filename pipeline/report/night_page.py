@@ -17,26 +17,13 @@ from markupsafe import Markup
 
 from pipeline.core.manifest import write_bytes
 from pipeline.core.paths import Paths
-from pipeline.report import charts
+from pipeline.report import charts, headline
 from pipeline.report.page import render
 
 TREND_NIGHTS = 60
 LISTED_NIGHTS = 14
 MAX_TRENDS = 12
 MIN_HISTORY = 5  # nights before one that say what is usual
-FIRST_METRICS = (
-    "exact",
-    "contains",
-    "numeric",
-    "choice",
-    "token_f1",
-    "chrf",
-    "rouge_l",
-    "json_valid",
-    "language_match",
-    "refusal",
-    "loop_share",
-)
 STAGES = ("model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish")
 LINKS = ("reports/bad_cases.html", "reports/bad_cases.md", "reports/gate.json", "reports/metrics.json", "reports/runs/history.jsonl")
 
@@ -184,8 +171,8 @@ def _metric_names(nights: Sequence[dict[str, Any]]) -> list[str]:
     valued = {
         name for line in nights for part in ("control", "metrics") for name, value in (line.get(part) or {}).items() if value is not None
     }  # fmt: skip
-    first = [name for name in FIRST_METRICS if name in valued]
-    return [*first, *sorted(valued - set(first))][:MAX_TRENDS]
+    first, others = headline.split(sorted(valued))
+    return [*first, *others][:MAX_TRENDS]
 
 
 def _share(line: dict[str, Any], kind: str) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.errors import ParamsError
+from pipeline.evaluation.language import language_of
 from pipeline.report.page import percent
 from pipeline.report.rows import Row
 
@@ -65,9 +66,10 @@ def looping(row: Row, *, min_share: float = 0.3) -> Finding | None:
 
 
 def truncated(row: Row) -> Finding | None:
-    """The answer stopped at generate.max_new_tokens, not at its own end."""
+    """The answer stopped at generate.max_new_tokens, not at its own end; a warning where it meets its reference all the same."""
     cut = row.finish_reason == "length" or row.scores.get("truncated", 0) > 0
-    return Finding("truncated", 0.6, {"tokens": row.completion_tokens}) if cut else None
+    severity = 0.4 if meets_reference(row) else 0.6  # said what was wanted before the limit
+    return Finding("truncated", severity, {"tokens": row.completion_tokens}) if cut else None
 
 
 def low_score(row: Row, **bars: float) -> Finding | None:
@@ -80,7 +82,7 @@ def low_score(row: Row, **bars: float) -> Finding | None:
     if deciding:
         name = min(deciding, key=lambda item: (scored[item] / bars[item], item))
     elif scored:
-        name = max(scored, key=lambda item: (scored[item] / bars[item], item))
+        name = max(scored, key=lambda item: (scored[item] / bars[item], -list(bars).index(item)))
     else:
         return None
     share = scored[name] / bars[name]
@@ -117,7 +119,10 @@ def refusal(row: Row) -> Finding | None:
 
 def wrong_language(row: Row) -> Finding | None:
     """The answer is in another language than was asked for, as the metric `language_match` finds it."""
-    return Finding("wrong_language", 0.75, {"asked": row.language}) if row.scores.get("language_match", 1) < 1 else None
+    if row.scores.get("language_match", 1) >= 1:
+        return None
+    wanted = sorted({language_of(text) for text in row.references} - {"und"}) or [row.language]
+    return Finding("wrong_language", 0.75, {"wanted": ", ".join(wanted), "got": language_of(row.answer or "")})
 
 
 def invalid_json(row: Row) -> Finding | None:

@@ -7,37 +7,28 @@ running again tries exactly those rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.core import schemas
 from pipeline.core.progress import Progress
+from pipeline.core.telemetry import Meter
 from pipeline.engine.request import Completion, Request
 from pipeline.runners.answer_writer import AnswerWriter
 from pipeline.runners.build import Answerer
 from pipeline.runners.completion_store import CompletionStore
+from pipeline.runners.engine_telemetry import note_completion
 from pipeline.runners.interruption import Interruption
 from pipeline.runners.lines import Lines, missing_lines
 from pipeline.runners.settings import Settings
 from pipeline.tables.query import connect
 
 NOT_REACHED = "not_reached: generate.deadline came first; the next run goes on from there"
-
-
-class Asked(NamedTuple):
-    """What must be known of a request when its answer comes."""
-
-    key: bytes
-    prompt: bytes  # digest
-    prompt_tokens: int
-    bucket: int
-
-
-UnderWay = dict[tuple[int, int], Asked]  # by ordinal and sample
+Keys = dict[tuple[int, int], tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
@@ -70,27 +61,23 @@ class Outcome:
     reused_rows: int = 0
 
 
-Watcher = Callable[[int, int, Completion], None]  # prompt tokens, bucket, answer
-
-
-def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progress: Progress, watch: Watcher) -> Outcome:
+def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progress: Progress, meter: Meter) -> Outcome:
     """Generate in the order of `position` what the store does not have.
 
-    prompts: the table of plan_lines again, with its buckets. watch: told of every answer, for telemetry.
-    Raises Interrupted after saving when a signal asked for it.
+    prompts: the table of plan_lines again. Raises Interrupted after saving when a signal asked for it.
     """
     todo = missing_lines(lines, job.store.has(lines.keys))
     outcome = Outcome(reused_rows=lines.table.num_rows - len(lines.refused) - todo.num_rows)
     progress.update(lines.table.num_rows - todo.num_rows)
     if not todo.num_rows:
         return outcome
-    under_way: UnderWay = {}
+    under_way: Keys = {}
     model = job.answerer.identity.weights_digest
     with AnswerWriter(job.store, run=job.run, model=model, every_s=job.every_s) as writer:
         for completion in job.answerer.engine.generate(_requests(job, todo, prompts, under_way), stop=job.stop):
-            asked = under_way.pop((completion.id, completion.sample))
-            _take(completion, asked, outcome, writer)
-            watch(asked.prompt_tokens, asked.bucket, completion)
+            key, prompt = under_way.pop((completion.id, completion.sample))
+            _take(completion, key, prompt, outcome, writer)
+            note_completion(meter, completion)
             progress.update(1, tokens=len(completion.token_ids))
     if job.interruption.stop():
         raise job.interruption.error(f"{outcome.generated_rows:,} new answers are saved; the same command goes on from there")
@@ -99,21 +86,21 @@ def generate_missing(job: Job, lines: Lines, prompts: Iterable[pa.Table], progre
     return outcome
 
 
-def _take(completion: Completion, asked: Asked, outcome: Outcome, writer: AnswerWriter) -> None:
+def _take(completion: Completion, key: bytes, prompt: bytes, outcome: Outcome, writer: AnswerWriter) -> None:
     outcome.generated_tokens += len(completion.token_ids)
     if completion.error is not None or completion.finish_reason == "error":
-        outcome.errors[asked.key] = completion.error or "unknown: the engine gave no reason"
+        outcome.errors[key] = completion.error or "unknown: the engine gave no reason"
     else:
         outcome.generated_rows += 1
-        writer.add(asked.key, asked.prompt, completion)
+        writer.add(key, prompt, completion)
 
 
-def _requests(job: Job, todo: pa.Table, prompts: Iterable[pa.Table], under_way: UnderWay) -> Iterator[Request]:
+def _requests(job: Job, todo: pa.Table, prompts: Iterable[pa.Table], under_way: Keys) -> Iterator[Request]:
     """Requests in order, noting the key of each; ends when someone asked to stop."""
-    for ordinal, sample, number, key, prompt, token_ids, bucket in _in_order(todo, prompts, job.store.folder / "tmp"):
+    for ordinal, sample, number, key, prompt, token_ids in _in_order(todo, prompts, job.store.folder / "tmp"):
         if job.stop():
             return
-        under_way[ordinal, sample] = Asked(key, prompt, len(token_ids), bucket)
+        under_way[ordinal, sample] = (key, prompt)
         yield make_request(job, ordinal, sample, number, token_ids)
 
 
@@ -127,14 +114,14 @@ def make_request(job: Job, ordinal: int, sample: int, number: int, token_ids: li
 
 
 def _in_order(todo: pa.Table, prompts: Iterable[pa.Table], temporary: Path) -> Iterator[Any]:
-    """(ordinal, sample, setting, key, prompt digest, token ids, bucket) by position and sample; the sort spills to disk."""
-    schema = pa.schema([("ordinal", pa.int64()), ("token_ids", schemas.TOKEN_IDS), ("bucket", pa.int32())])
+    """(ordinal, sample, setting, key, prompt digest, token ids) by position and sample; the sort spills to disk."""
+    schema = pa.schema([("ordinal", pa.int64()), ("token_ids", schemas.TOKEN_IDS)])
     batches = (batch for table in prompts for batch in table.select(schema.names).cast(schema).to_batches())
     with connect(temporary) as con:
         con.register("todo", todo)
         con.register("prompts", pa.RecordBatchReader.from_batches(schema, batches))
         query = (
-            "SELECT t.ordinal, t.sample, t.setting, t.key, t.prompt, p.token_ids, p.bucket FROM todo t JOIN prompts p USING (ordinal) "
+            "SELECT t.ordinal, t.sample, t.setting, t.key, t.prompt, p.token_ids FROM todo t JOIN prompts p USING (ordinal) "
             "ORDER BY t.position, t.sample"
         )
         for batch in con.sql(query).to_arrow_reader(1024):

@@ -54,7 +54,7 @@ def recorded(paths: Paths, command: str) -> Iterator[None]:
 def write_run(paths: Paths, *, command: str, started: float, exit_code: int) -> Path:
     """Write the record of the run that has just ended, append it to the history, renew the .prom file. Returns its folder."""
     ran = telemetry.collected(paths.work)
-    rows = telemetry.collected_rows(paths.work)
+    rows = with_prompts(telemetry.collected_rows(paths.work), paths)
     record = {
         "format": FORMAT, "command": command, "exit_code": exit_code, "verdict": verdict(paths, exit_code),
         "started": _clock(started), "finished": _clock(time.time()), "wall_s": round(time.time() - started, 3),
@@ -153,6 +153,17 @@ def rates(ran: dict[str, dict[str, Any]]) -> dict[str, float]:
         "decode_tokens_per_s": (number.get("decode_tokens"), spent.get("decode")),
     }
     return {name: round(amount / seconds, 3) for name, (amount, seconds) in pairs.items() if amount and seconds}
+
+
+def with_prompts(rows: pa.Table, paths: Paths) -> pa.Table:
+    """Fill in prompt lengths and buckets from the prompts table."""
+    if not rows.num_rows or not (paths.prompts / "manifest.json").is_file():
+        return rows
+    held = read_table(paths.prompts, columns=["ordinal", "prompt_tokens", "bucket"])
+    place = pc.index_in(rows["ordinal"], held["ordinal"])
+    for name in ("prompt_tokens", "bucket"):
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), held[name].take(place))
+    return rows
 
 
 def latency(rows: pa.Table) -> dict[str, dict[str, dict[str, float]]]:

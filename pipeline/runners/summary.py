@@ -9,6 +9,10 @@ from typing import Any
 from pipeline.core.paths import Paths
 
 MAX_SLICE_VALUES = 12
+MAX_METRICS = 12
+# What people ask for first; a metric without a scored row is left out, all are in reports/metrics.json.
+FIRST = ("exact", "contains", "numeric", "choice", "token_f1", "chrf", "rouge_l", "edit_similarity", "json_valid", "json_schema",
+         "instructions", "language_match", "refusal", "loop_share", "truncated", "empty")  # fmt: skip
 
 
 def summary_lines(paths: Paths) -> list[str]:
@@ -20,7 +24,7 @@ def summary_lines(paths: Paths) -> list[str]:
         lines.append(f"rows      {rows['into']:,} in: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed")
     lines += score_table(metrics)
     for field, values in (metrics.get("slices") or {}).items():
-        lines += slice_table(field, values, list(metrics.get("metrics") or {}))
+        lines += slice_table(field, values, shown_metrics(metrics))
     if gate:
         reasons = [str(reason.get("text", reason) if isinstance(reason, dict) else reason) for reason in gate.get("reasons") or []]
         lines.append(f"gate      {gate.get('verdict', 'none')}{': ' + '; '.join(reasons) if reasons else ''}")
@@ -30,18 +34,25 @@ def summary_lines(paths: Paths) -> list[str]:
 
 def score_table(metrics: dict[str, Any]) -> list[str]:
     """One line per metric: mean, 95 % interval, rows scored, the control set's mean."""
-    held = metrics.get("metrics") or {}
-    if not held:
+    held, names = metrics.get("metrics") or {}, shown_metrics(metrics)
+    if not names:
         return []
-    width = max(8, *(len(name) for name in held))
+    width = max(8, *(len(name) for name in names))
     lines = ["", f"{'score':<{width}}     mean   95 % interval     rows  control"]
-    for name, value in held.items():
+    for name in names:
+        value = held[name]
         control = ((metrics.get("control") or {}).get(name) or {}).get("mean")
         interval = f"{_number(value.get('low'))} .. {_number(value.get('high'))}"
         lines.append(
             f"{name:<{width}} {_number(value.get('mean')):>8}   {interval:<15} {value.get('n_valid', 0):>6}  {_number(control):>7}"
         )
     return [*lines, ""]
+
+
+def shown_metrics(metrics: dict[str, Any]) -> list[str]:
+    """Metrics with a scored row: those people ask for first, then the others, a dozen at most."""
+    held = [name for name, value in (metrics.get("metrics") or {}).items() if value.get("n_valid")]
+    return sorted(held, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), held.index(name)))[:MAX_METRICS]
 
 
 def slice_table(field: str, values: dict[str, Any], names: list[str], most: int = 6) -> list[str]:

@@ -23,18 +23,19 @@ from pipeline.core.manifest import (
 from pipeline.core.params import GenerateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
+from pipeline.core.telemetry import Meter
 from pipeline.runners.build import Answerer, build
 from pipeline.runners.canary import canaries
 from pipeline.runners.completion_rows import CompletionRows
 from pipeline.runners.completion_store import CompletionStore
+from pipeline.runners.engine_telemetry import note_engine, note_outcome
 from pipeline.runners.generation import Job, generate_missing
-from pipeline.runners.generation_meter import GenerationMeter
 from pipeline.runners.interruption import Interruption
 from pipeline.runners.lines import plan_lines
 from pipeline.runners.runs import Run
 from pipeline.runners.settings import Settings, answer_params, schema_file
 
-COLUMNS = ["ordinal", "position", "bucket", "token_ids", "overrides"]
+COLUMNS = ["ordinal", "position", "token_ids", "overrides"]
 
 
 def run(params: Params, paths: Paths) -> dict[str, Any]:
@@ -44,22 +45,26 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     """
     inputs = [describe_file(paths.model_json, "models/model.json"), describe_upstream(paths.prompts, paths.root)]
     inputs += [describe_file(file, paths.relative(file)) for file in _assets(params.generate, paths)]
+    meter = Meter()
     with Interruption() as interruption, StageOutput(paths.completions, "generate") as out:
-        watcher = GenerationMeter()
-        with watcher.meter.phase("load"):
+        with meter.phase("load"):
             answerer = build(params.model, params.generate, paths, max_batch_tokens=_batch_tokens(paths))
         run = Run(paths.store(params.generate.store), _wanted(inputs, params))
         job = _job(params.generate, answerer, run, interruption, paths)
         prompts = partial(read_batches, paths.prompts, columns=COLUMNS)
         lines = plan_lines(prompts(), job.settings)
         with Progress("generate", total=lines.table.num_rows, status=paths.work / "status.json") as progress:
-            outcome = generate_missing(job, lines, prompts(), progress, watcher.row)
-        watcher.finish(outcome, answerer.engine.stats()).save(paths.work, "generate")
+            try:
+                outcome = generate_missing(job, lines, prompts(), progress, meter)
+            finally:
+                note_engine(meter, answerer.engine.stats())
+                meter.save(paths.work, "generate")
         job.store.merge(run.name)
         rows = CompletionRows(lines, job.settings, answerer, outcome.errors, outcome.not_reached)
         out.open("part", schemas.COMPLETIONS, parts=True)
-        for table in rows.tables(job.store):
-            out.write("part", table)
+        with meter.phase("detokenise and write"):
+            for table in rows.tables(job.store):
+                out.write("part", table)
         manifest = out.finish(
             inputs=inputs,
             rows=RowCount(rows.total, rows.total - rows.failed, failed=rows.failed),
@@ -69,6 +74,8 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             completion_tokens=rows.tokens,
             canaries=canaries(job, lines, prompts),
         )
+    note_outcome(meter, outcome.generated_rows, outcome.generated_tokens, outcome.reused_rows)
+    meter.save(paths.work, "generate")
     if outcome.not_reached is None:
         run.done()
     return manifest

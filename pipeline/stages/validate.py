@@ -24,7 +24,7 @@ from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outsi
 from pipeline.tables.statistics import Statistics
 from pipeline.tables.streams import byte_order_mark, is_utf8, read_head
 from pipeline.tables.validation import Checked, FileSpec, check_chunk
-from pipeline.tables.workers import Workers, useful_workers
+from pipeline.tables.workers import Workers, rare_collection, useful_workers
 
 log = logging.getLogger(__name__)
 PARALLEL_BYTES = 32 * 1024 * 1024  # of input files, from which on worker processes are started
@@ -45,6 +45,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     with (
         StageOutput(paths.validated, "validate") as out,
         Progress("validate", total=None, status=paths.work / "status.json") as progress,
+        rare_collection(),
         Workers(useful_workers(sum(item["bytes"] for item in inputs), PARALLEL_BYTES)) as workers,
     ):
         out.open("rows", schemas.VALIDATED)
