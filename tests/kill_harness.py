@@ -1,8 +1,8 @@
 """Kill the pipeline with SIGKILL at random moments, go on by the same command, compare with a run that nobody disturbed.
 
-By hand: python tests/kill_harness.py --kills 50                        on a tiny random model, `pipeline run`
-         python tests/kill_harness.py --kills 10 --dvc                  `dvc repro` in a project of its own
-         python tests/kill_harness.py --kills 5 --model DIR --rows 40   on another checkpoint
+By hand: PYTHONPATH=. python tests/kill_harness.py --kills 50      on a tiny random model, `pipeline run`
+         ... --kills 10 --dvc                                      `dvc repro` in a project of its own
+         ... --kills 5 --model DIR --rows 40                       on another checkpoint
 A small version of it is tests/test_kill.py.
 """
 

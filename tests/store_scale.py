@@ -1,6 +1,6 @@
 """The completion store at the size of years: 1,000,000 keys looked up among 10,000,000 answers, in time and memory.
 
-By hand: python tests/store_scale.py [--answers 10000000] [--keys 1000000] [--tokens 16] [--folder DIR]
+By hand: PYTHONPATH=. python tests/store_scale.py [--answers 10000000] [--keys 1000000] [--tokens 16] [--folder DIR]
 """
 
 from __future__ import annotations
