@@ -1,6 +1,10 @@
 """`pipeline compare`: every changed row with its cause, scores with intervals."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 from chains import pipeline, rows, run_chain, write_rows
@@ -70,3 +74,56 @@ def test_a_side_that_means_nothing_is_refused(before, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     assert pipeline("compare", before, side) == 2
     assert "error: " in capsys.readouterr().err
+
+
+DVC_YAML = """
+stages:
+  chain:
+    cmd: cp -r "$(cat which.txt)/." .
+    deps: [which.txt]
+    outs: [data/validated, data/clean, data/prompts, data/completions, data/scores, data/bad_cases, models/model.json]
+    metrics: [{reports/metrics.json: {cache: false}}]
+"""
+
+
+def sh(folder, *words):
+    names = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env={**os.environ, **names, "DVC_NO_ANALYTICS": "1"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def outs_of(root, folder):
+    """The stage outs of a finished run, as a stage of a DVC project would put them."""
+    for name in ("data", "models"):
+        shutil.copytree(root / name, folder / name)
+    (folder / "reports").mkdir()
+    shutil.copyfile(root / "reports/metrics.json", folder / "reports/metrics.json")
+    return folder
+
+
+def test_git_revisions_and_experiments_are_restored_from_the_cache(before, tmp_path, tiny_checkpoint, monkeypatch, capsys):
+    assert run_chain(before.parent / "in.jsonl", tmp_path / "hot", tiny_checkpoint, "generate.temperature=2.0") == 0
+    old, new = outs_of(before, tmp_path / "old"), outs_of(tmp_path / "hot", tmp_path / "new")
+    project = tmp_path / "project"
+    project.mkdir()
+    dvc = (sys.executable, "-m", "dvc")
+    sh(project, "git", "init", "-q")
+    sh(project, *dvc, "init", "-q")
+    (project / ".gitignore").write_text("/data/results\n/.work\n")
+    (project / "dvc.yaml").write_text(DVC_YAML)
+    (project / "which.txt").write_text(str(old))
+    sh(project, *dvc, "repro", "-q")
+    sh(project, "git", "add", "-A")
+    sh(project, "git", "commit", "-qm", "old")
+    (project / "which.txt").write_text(str(new))
+    sh(project, *dvc, "exp", "run", "-q", "-n", "hot-night")
+    monkeypatch.chdir(project)
+    for a, b in (("HEAD", "."), ("HEAD", "hot-night"), (before, "hot-night")):
+        found = compare(a, b, capsys)
+        assert set(changed(found).values()) == {"params"}
+        assert found["differs"]["params"] == ["generate.temperature: 0.0 -> 2.0"]
+    shutil.rmtree(project / ".dvc/cache")
+    shutil.rmtree(project / ".work")
+    assert pipeline("compare", "HEAD", ".") == 2
+    assert "dvc fetch" in capsys.readouterr().err

@@ -144,3 +144,46 @@ def test_an_old_part_of_a_longer_night_is_gone_and_leftovers_are_ignored(finishe
     assert run_chain(write_rows(tmp_path / "in.jsonl", rows(5)), tmp_path / "out", tiny_checkpoint) == 0
     assert sorted(file.name for file in folder.iterdir()) == ["manifest.json", "part-00000.parquet"]
     assert not leftover.exists()
+
+
+def test_readers_in_a_loop_see_the_old_or_the_new_results_whole(tmp_path):
+    """Case OUT 37: somebody asks data/results again and again while one night after another is published."""
+    import threading
+
+    import duckdb
+
+    folder = tmp_path / "data/scores"
+
+    def publish(night):
+        data = table(3000 + night)
+        metric = pa.array([f"night {night}"] * data.num_rows)
+        with StageOutput(folder, "evaluate") as out:
+            out.open("rows", schemas.SCORES)
+            out.write("rows", data.set_column(data.schema.get_field_index("metric"), "metric", metric))
+            out.finish(inputs=[], rows=RowCount(1, 1), params={})
+
+    publish(0)
+    seen, wrong, done = set(), [], threading.Event()
+
+    def read():
+        while not done.is_set():
+            for attempt in (1, 2):  # a read that meets the swap succeeds on its next try
+                try:
+                    found = duckdb.connect().execute(f"SELECT metric, count(*) FROM '{folder}/*.parquet' GROUP BY metric").fetchall()
+                    break
+                except duckdb.Error as error:
+                    if attempt == 2:
+                        wrong.append(error)
+                        return
+            if len(found) != 1 or found[0][1] != 3000 + int(found[0][0].split()[1]):
+                wrong.append(found)
+            seen.add(found[0][0])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for night in range(1, 40):
+        publish(night)
+    done.set()
+    thread.join()
+    assert not wrong
+    assert len(seen) > 1
