@@ -84,6 +84,7 @@ def dvc_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> 
     (folder / "data/assets").mkdir(parents=True)
     (folder / "data/assets/note.txt").write_text("files that stages read\n")
     (folder / "reports").mkdir()
+    (folder / "reports/baseline.json").write_text("{}\n")
     generate = f"{{max_new_tokens: {tokens}, max_running_rows: 4, checkpoint_every_s: {CHECKPOINT_EVERY_S}, kv_memory: 64000000}}"
     (folder / "params.yaml").write_text(full_params({"model": {"source": str(checkpoint)}}, generate))
     env = {"PYTHONPATH": str(folder)}

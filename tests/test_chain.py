@@ -258,3 +258,13 @@ def test_score_takes_answers_from_the_rows_and_loads_no_model(tmp_path, monkeypa
     ]  # fmt: skip
     assert pipeline("verify", "--root", tmp_path / "out") == 0
     assert pipeline("score", file, "--out", tmp_path / "out2") == 2
+
+
+def test_answers_held_to_a_schema_fit_it_and_have_keys_of_their_own(tmp_path, tiny_checkpoint):
+    data = rows(3)
+    file = write_rows(tmp_path / "in.jsonl", data)
+    schema = "generate.json_schema={type: object, properties: {n: {enum: [1, 2, 3]}}, required: [n], additionalProperties: false}"
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, schema, tokens=40) == 0
+    assert all(json.loads(row["completion"])["n"] in (1, 2, 3) for row in results(tmp_path / "out"))
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, tokens=40) == 0
+    assert stored_answers(tmp_path / "out") == 6

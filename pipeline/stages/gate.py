@@ -32,6 +32,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     moved = drift(profile["night"], baseline.profile["night"]) if baseline else {}
     findings = [
         *mixed_runs(paths),
+        *diverged_canaries(paths),
         *gate.nothing_valid(_asked(scores["params"]["evaluate"]), metrics),
         *gate.limits(limits, metrics, lambda field, value: _slice_means(control, field, value)),
         *gate.shares(limits, metrics["rows"]["night"]),
@@ -67,6 +68,15 @@ def mixed_runs(paths: Paths) -> list[Finding]:
                     Finding("mixed", True, f"{item['path']} is not the one that stage {manifest['stage']} read; run the chain again")
                 )
     return found
+
+
+def diverged_canaries(paths: Paths) -> list[Finding]:
+    """Rows that gave another answer alone than in the batch: a note, since the answers are still answers."""
+    return [
+        Finding("canary", False, f"row {item['ordinal']} alone parts from its answer in the batch at token {item['first_divergence']}")
+        for item in read_manifest(paths.completions).get("canaries", [])
+        if not item["equal"]
+    ]
 
 
 def against_baseline(
