@@ -15,7 +15,8 @@ from pipeline.engine.request import Request, Sampling
 from pipeline.model.attention import FullAttention
 from pipeline.model.importers import quantize_folder
 from pipeline.model.int8_product import Int8Product, int8_is_fast, quantize_rows
-from pipeline.model.quantize import QuantizedLinear, dequantize, quantize, stored_form
+from pipeline.model.quantize import QuantizedLinear, dequantize, quantize
+from pipeline.model.stored_form import stored_form
 from pipeline.model.weights import load_decoder, round_into
 
 KINDS = {8: "int8", 4: "int4"}

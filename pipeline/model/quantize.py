@@ -1,8 +1,6 @@
-"""Weights in 8 or 4 bits: how they are rounded, stored, looked up and multiplied.
+"""Weights in 8 or 4 bits: how they are rounded, looked up and multiplied; their form is in stored_form.py.
 
-int8: one symmetric scale per row (output channel). int4: groups of 32 columns, each with a scale and a minimum in float16, two
-values to a byte, the last group padded. Embedding and head are int8 in both. Rows never share a number, so matrices may be
-stacked or cut by rows before or after.
+Rows never share a number, so matrices may be stacked or cut by rows before or after.
 
 O rows (outputs)  I columns (inputs)  G groups of columns  N tokens
 """
@@ -15,22 +13,7 @@ from torch.nn import functional
 
 from pipeline.model.int8_product import Int8Product, int8_is_fast
 from pipeline.model.linear import KERNELS
-
-GROUP = 32
-BITS = {"none": 0, "int8": 8, "int4": 4}
-
-
-def bits_of(target: str, bits: int) -> int:
-    """Bits of one matrix of the decoder: embedding and head are never below 8."""
-    return 8 if bits and target in ("embedding.weight", "head.weight") else bits
-
-
-def stored_form(rows: int, columns: int, bits: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Suffix of the stored name: shape and safetensors type of each part of a quantised matrix."""
-    if bits == 8:
-        return {"": ((rows, columns), "I8"), "_scale": ((rows,), "F32")}
-    groups = -(-columns // GROUP)
-    return {"": ((rows, groups * GROUP // 2), "U8"), "_scale": ((rows, groups), "F16"), "_minimum": ((rows, groups), "F16")}
+from pipeline.model.stored_form import GROUP
 
 
 def quantize(weight: Tensor, bits: int) -> dict[str, Tensor]:

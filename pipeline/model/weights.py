@@ -20,9 +20,10 @@ from pipeline.model.config import ModelConfig, read_config
 from pipeline.model.decoder import Decoder
 from pipeline.model.device import TORCH_DTYPES, byte_view, pick_device
 from pipeline.model.layout import IGNORED_ENDINGS, Piece, pieces
-from pipeline.model.quantize import BITS, QuantizedEmbedding, QuantizedLinear, bits_of, quantize, stored_form
+from pipeline.model.quantize import QuantizedEmbedding, QuantizedLinear, quantize
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.smoke import smoke_run
+from pipeline.model.stored_form import BITS, bits_of, stored_form
 from pipeline.model.vocabulary import read_vocabulary, usable_vocab
 
 FLOATS = ("F64", "F32", "BF16", "F16")
