@@ -1,6 +1,7 @@
 """Stage report from tables to table, page and mail."""
 
 import re
+from inspect import signature
 from string import Formatter
 
 import night_tree as nt
@@ -13,7 +14,7 @@ from pipeline.core.manifest import read_table, write_json
 from pipeline.core.params import Params
 from pipeline.evaluation.baseline import as_json
 from pipeline.report.page import words
-from pipeline.report.rules import RULES
+from pipeline.report.rules import LENIENT, RULES
 from pipeline.stages import report
 from pipeline.text.tokenizer import Tokenizer
 
@@ -198,3 +199,14 @@ def test_evidence_names_what_lies_behind_a_score(tmp_path):
     assert found[1] == "cut in the middle"
     place = rows[2]["answer"].index(nt.SENSITIVE)
     assert "insults:" in found[2] and f"({place}–{place + 2})" in found[2]
+
+
+def test_the_docs_name_every_rule_and_its_options_with_their_defaults():
+    text = (PACKAGE.parent / "docs/report.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", text, re.MULTILINE))
+    assert set(rows) == set(RULES)
+    for name, rule in RULES.items():
+        options = {key: item.default for key, item in signature(rule).parameters.items() if item.kind is item.KEYWORD_ONLY}
+        assert dict(re.findall(r"`(\w+): (-?[\d.]+)`", rows[name])) == {key: str(value) for key, value in options.items()}
+    for metric, bar in LENIENT.items():
+        assert f"`{metric}` {bar:g}" in text
