@@ -210,3 +210,26 @@ def test_the_docs_name_every_rule_and_its_options_with_their_defaults():
         assert dict(re.findall(r"`(\w+): (-?[\d.]+)`", rows[name])) == {key: str(value) for key, value in options.items()}
     for metric, bar in LENIENT.items():
         assert f"`{metric}` {bar:g}" in text
+
+
+NASTY = [
+    "\x00\x07\x1b[31m", "\u202egnp.exe", "\u200b\u2060\ufeff", "\u2028\u2029\x85", "{{ 7 * 7 }} {% raw %}", "{name} {0} %s %(x)s",
+    "</style></script><!--", "]]> <![CDATA[", "'\"`$(reboot)`;--", '=HYPERLINK("x")', "👩‍👩‍👧‍👦 🇨🇳 e\u0301\u0301\u0301", "ﷺ\u0600",
+    "a" * 9000,
+    "\n" * 50, "NaN", "null", "[]", "@json.cut",
+]  # fmt: skip
+
+
+def test_no_text_however_nasty_stops_the_report_or_gets_through(tmp_path):
+    rows = [
+        nt.row(n, "wrong", text=text, answer=NASTY[-1 - n], reference=[text + "x", NASTY[n - 3]], id=f"{n}{text[:40]}", file=text[:30],
+               language=text[:5], error=text, meta={text: text, "length": n, "a": [text, None, 3], "b": {"c": text}, "d": None, "e": True})
+        for n, text in enumerate(NASTY)
+    ]  # fmt: skip
+    paths = nt.build(tmp_path, rows, gate={"verdict": "red", "reasons": NASTY, "checks": []})
+    report.run(Params(), paths)
+    page, mail = paths.bad_cases_html.read_text(encoding="utf-8"), paths.bad_cases_md.read_text(encoding="utf-8")
+    for text in ("\u202e", "\x07", "\u2060", "</script><!--", "<![CDATA["):
+        assert text not in page.replace("\u2060//", ""), text
+    assert page.count("<script>") == 1 and "\u202e" not in mail
+    assert read_table(paths.bad_cases).num_rows >= len(NASTY)
