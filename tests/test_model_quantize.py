@@ -94,6 +94,21 @@ def test_the_integer_product_is_exact_at_the_extremes():
     assert torch.allclose(product(x, None).double(), expected, rtol=1e-6)
 
 
+@pytest.mark.skipif(not int8_is_fast(), reason="this processor has no integer dot product")
+@pytest.mark.parametrize(("terms", "limit"), [(1, 1.5), (2, 0.02)])
+def test_a_second_term_keeps_the_small_values_beside_a_large_one(terms, limit):
+    weight, x = matrix(48, 256), matrix(4, 256, seed=1)
+    weight[:, 7] = 0  # only the small values count
+    x[:, 7] = 500.0
+    parts = quantize(weight, 8)
+    given = x.clone()
+    out = Int8Product(parts[""], parts["_scale"], terms)(x, None)
+    assert torch.equal(x, given)
+    expected = x @ dequantize(parts, 256, torch.float32).T
+    assert (out - expected).norm() < limit * expected.norm()
+    assert (out - expected).norm() > limit / 100 * expected.norm()
+
+
 def test_activations_are_rounded_per_row_and_a_bad_row_stays_visible():
     x = torch.tensor([[0.0, 0.0, 0.0], [1.0, -2.0, 0.5], [float("nan"), 1.0, 2.0], [float("inf"), 1.0, 2.0]])
     levels, scales = quantize_rows(x)

@@ -73,8 +73,9 @@ class QuantizedLinear(_Quantized):
     A row's result never depends on the other rows once packed: integer sums are exact, and floats go in blocks of one shape.
     """
 
-    def __init__(self, parts: dict[str, Tensor], columns: int, bias: Tensor | None) -> None:
+    def __init__(self, parts: dict[str, Tensor], columns: int, bias: Tensor | None, terms: int = 1) -> None:
         super().__init__(parts, columns)
+        self.terms = terms  # of the int8 product, see there
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = "plain"
         self._product: Int8Product | None = None
@@ -91,7 +92,7 @@ class QuantizedLinear(_Quantized):
             whole = "_minimum" not in self.suffixes
             self.kernel = "int8-onednn" if whole and int8_is_fast() else f"int{8 if whole else 4}-blocks"
             if self.kernel == "int8-onednn":
-                self._product = Int8Product(self.get_buffer("weight"), self.get_buffer("weight_scale"))
+                self._product = Int8Product(self.get_buffer("weight"), self.get_buffer("weight_scale"), self.terms)
         return self.kernel
 
     def drop_weight(self) -> None:

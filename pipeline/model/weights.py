@@ -184,7 +184,8 @@ class Filler:
             return
         parent, _, name = place.rpartition(".")
         bias = None if target == "head.weight" else self.decoder.get_submodule(place).bias
-        setattr(self.decoder.get_submodule(parent), name, QuantizedLinear(values, columns, bias))  # type: ignore[arg-type]
+        terms = 2 if name == "down" else 1  # the product of gate and up has few, very large values
+        setattr(self.decoder.get_submodule(parent), name, QuantizedLinear(values, columns, bias, terms))  # type: ignore[arg-type]
 
     def _tie(self) -> None:
         decoder = self.decoder

@@ -32,6 +32,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     moved = drift(profile["night"], baseline.profile["night"]) if baseline else {}
     findings = [
         *sound(paths),
+        *diverged_canaries(paths),
         *gate.nothing_valid(_asked(scores["params"]["evaluate"]), metrics),
         *gate.limits(limits, metrics, lambda field, value: _slice_means(control, field, value)),
         *gate.shares(limits, metrics["rows"]["night"]),
@@ -68,6 +69,15 @@ def sound(paths: Paths) -> list[Finding]:
         damaged += changed_since([manifest["metrics_json"]] if "metrics_json" in manifest else [], paths.root)
         found += [Finding("verify", True, f"{path} is not what its manifest says") for path in damaged]
     return found
+
+
+def diverged_canaries(paths: Paths) -> list[Finding]:
+    """Rows that gave another answer alone than in the batch: a note, since the answers are still answers."""
+    return [
+        Finding("canary", False, f"row {item['ordinal']} alone parts from its answer in the batch at token {item['first_divergence']}")
+        for item in read_manifest(paths.completions).get("canaries", [])
+        if not item["equal"]
+    ]
 
 
 def against_baseline(
