@@ -36,7 +36,7 @@ def run(inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides:
     """
     from pipeline.runners.local import STAGES
 
-    _chain(STAGES, inputs, out, params_file, overrides)
+    run_inputs(STAGES, inputs, out, params_file, overrides)
 
 
 @click.command()
@@ -53,10 +53,11 @@ def score(inputs: tuple[str, ...], out: Path, params_file: Path | None, override
     """
     from pipeline.runners.local import SCORE_STAGES
 
-    _chain(SCORE_STAGES, inputs, out, params_file, overrides)
+    run_inputs(SCORE_STAGES, inputs, out, params_file, overrides)
 
 
-def _chain(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run the named stages over files into `out`. Raises GateRed after everything is written."""
     from pipeline.runners.interruption import interruptible
     from pipeline.runners.local import prepare_root, run_chain
     from pipeline.runners.lock import folder_lock

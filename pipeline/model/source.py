@@ -93,6 +93,16 @@ def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16")
     return read_json(out / RECORD)
 
 
+def quantize_source(source: Path, out: Path, bits: int) -> dict[str, Any]:
+    """Make the folder `out` (must not exist yet) from a float checkpoint, with its matrices in 8 or 4 bits."""
+    if out.exists():
+        raise UsageError(f"{out}: is there already; name a new folder, or remove it first")
+    from pipeline.model.importers import quantize_folder  # torch is loaded only when something is imported
+
+    _import_once(out.absolute(), source.name, lambda folder: quantize_folder(source, folder, bits))
+    return read_json(out / RECORD)
+
+
 def local_path(source: str, paths: Paths) -> Path:
     """A path as given, below the main checkout, or below the current folder."""
     for place in (paths.main_root / source, Path(source)):

@@ -55,10 +55,16 @@ def write_night_page(paths: Paths, language: str = "en") -> Path:
         "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": _json(paths.gate_json), "trends": trends(history),
         "changes": changes(history), "timelines": timelines(record), "report": _json(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],
-        "verdict": history[-1].get("verdict", "none") if history else "none",
+        "verdict": _verdict(history, _json(paths.gate_json)),
     }  # fmt: skip
     write_bytes(paths.index_html, render("night.html", language, lenient=True, **facts))
     return paths.index_html
+
+
+def _verdict(history: list[dict[str, Any]], gate: dict[str, Any]) -> str:
+    """The last night's, as the report says it: green for want of anything to compare is `open`."""
+    last = str(history[-1].get("verdict", "none")) if history else "none"
+    return headline.verdict_of(gate) if last == "green" and gate.get("verdict") == "green" else last
 
 
 def _place(stage: str) -> tuple[int, str]:
@@ -85,7 +91,8 @@ def trends(history: Sequence[dict[str, Any]]) -> list[Trend]:
     found = []
     for name, values, is_metric, other in series([line for line in history if not line.get("unchanged")][-TREND_NIGHTS:]):
         moved = moved_at(values)
-        found.append(Trend(name, values, moved, charts.trend(values, moved, other), is_metric))
+        drawn = sum(value is not None for value in values) > 1
+        found.append(Trend(name, values, moved, charts.trend(values, moved, other) if drawn else Markup(""), is_metric))
     return found
 
 
