@@ -110,9 +110,10 @@ def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[st
     landed: dict[str, int] = {}
     done = 0
     while done < kills:
-        process = project.start()
+        process, started = project.start(), time.monotonic()
         try:
             process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
+            length_s = min(length_s, time.monotonic() - started)
             reset(project, rnd)  # it came through: take the tables away, keep the store, so that there is work to kill
             continue
         except subprocess.TimeoutExpired:

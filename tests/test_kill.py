@@ -135,3 +135,28 @@ def test_a_damaged_or_newer_store_is_told_and_loses_nothing(finished_run, tmp_pa
         assert code == 0
         assert "set aside" in said
         assert tree(tmp_path / "out/data") == before
+
+
+RETRY_STAGE = """
+import json, pathlib
+pathlib.Path("data/completions").mkdir(parents=True, exist_ok=True)
+failed = int(pathlib.Path("failed.txt").read_text())
+pathlib.Path("data/completions/manifest.json").write_text(json.dumps({"rows": {"failed": failed}}))
+with open("calls.txt", "a") as calls:
+    calls.write("x")
+"""
+RETRY_DVC = "stages: {generate: {cmd: python stage.py, deps: [stage.py], outs: [data/completions]}}\n"
+
+
+def test_a_night_asks_failed_rows_again_though_nothing_else_changed(tmp_path):
+    from pipeline.core.paths import Paths
+    from pipeline.runners.night import check_project, reproduce
+
+    (tmp_path / "stage.py").write_text(RETRY_STAGE)
+    (tmp_path / "dvc.yaml").write_text(RETRY_DVC)
+    paths = Paths(tmp_path)
+    check_project(paths)
+    for failed, calls in ((3, "x"), (0, "xx"), (0, "xx")):
+        (tmp_path / "failed.txt").write_text(str(failed))
+        assert reproduce(paths) == (0, None)
+        assert (tmp_path / "calls.txt").read_text() == calls
