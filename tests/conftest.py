@@ -27,3 +27,15 @@ def night_project(tmp_path_factory, tiny_checkpoint):
     assert len(ran(dvc(folder, "repro"))) == 9
     commit(folder, "first night")
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory, tiny_checkpoint):
+    """A folder with in.jsonl and out/, the tree of one `pipeline run` of 12 good rows and 3 bad ones; copy it before changing it."""
+    from chains import BAD_LINES, rows, run_chain, write_rows
+
+    folder = tmp_path_factory.mktemp("finished")
+    file = write_rows(folder / "in.jsonl", rows(12))
+    file.write_text(file.read_text(encoding="utf-8") + BAD_LINES, encoding="utf-8")
+    assert run_chain(file, folder / "out", tiny_checkpoint) == 0
+    return folder

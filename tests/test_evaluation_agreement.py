@@ -12,6 +12,7 @@ from torchmetrics.functional.text import squad
 
 from pipeline.evaluation import overlap, translation
 from pipeline.evaluation.answer import Answer
+from pipeline.evaluation.tokenisers import TOKENISERS
 
 ENGLISH = [
     ("The cat sat on the mat.", ["The cat sat on the mat.", "A cat is sitting on a mat!"]),
@@ -71,6 +72,18 @@ def test_per_row_and_corpus_scores_equal_the_sacrebleu_command(tmp_path, pairs, 
     assert [translation.bleu(item) for item in answers] == pytest.approx([float(x) for x in command("-m", "bleu", "-sl")], abs=1e-6)
     sums = [sum(column) for column in zip(*(translation.bleu_statistics(item) for item in answers), strict=True)]
     assert translation.bleu_of(sums, effective_order=False) == pytest.approx(float(command("-m", "bleu")[0]), abs=1e-6)
+    sums = [sum(column) for column in zip(*(translation.chrf_statistics(item) for item in answers), strict=True)]
+    assert translation.chrf_of(sums) == pytest.approx(float(command("-m", "chrf")[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["13a", "zh", "char"])
+def test_tokenisers_are_sacrebleus_token_for_token(name):
+    theirs = BLEU(tokenize=name).tokenizer
+    generator = random.Random(7)
+    alphabet = "ab1 2.,-:;!?()[]{}&<>\"'/\\\n\t_~`^|$%#@*+=中文，。！“”—…１ａ\u3000\u00a0éж한か&quot;<skipped>-\n"
+    texts = ["".join(generator.choices(alphabet, k=generator.randint(0, 60))) for _ in range(400)]
+    for text in [*texts, *(text for text, _ in ENGLISH + CHINESE), "1,000.5-6 a.b, ..,. -\n &amp;lt;"]:
+        assert TOKENISERS[name](text) == theirs(text.rstrip()).split()
 
 
 def test_chrf_falls_back_where_an_alphabet_is_too_large():

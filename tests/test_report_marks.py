@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.report.marks import Segment, closest, differences, shaded
-from pipeline.report.page import number, percent, visible
+from pipeline.report.page import duration, number, percent, visible
 
 
 def joined(segments, *kinds):
@@ -78,6 +78,10 @@ def test_numbers_for_people(value, text):
     assert number(value) == text
 
 
+def test_stretches_of_time():
+    assert [duration(seconds) for seconds in (0.4, 66.78, 547.8, 7500, None)] == ["0.4 s", "66.78 s", "9 min 8 s", "2 h 5 min", "– s"]
+
+
 def test_shares_and_hidden_marks():
     assert [percent(share) for share in (None, 0, 1, 0.5, 0.055, 0.999, 0.0004)] == [
         "–",
@@ -86,7 +90,7 @@ def test_shares_and_hidden_marks():
         "50 %",
         "5.5 %",
         "99.9 %",
-        "0.0 %",
+        "< 0.1 %",
     ]
     assert visible("a\u202eb\u200bc\x07d") == "a[U+202E Right-To-Left Override]b[U+200B Zero Width Space]c[U+0007]d"
     assert visible("x" * 50, 10) == "x" * 10 + " … [+40]"

@@ -94,7 +94,7 @@ def test_unlikely_tokens_are_shaded_where_the_checkpoint_is_at_hand(tmp_path, ti
 
 
 def test_new_fixed_and_still_failing_against_the_accepted_run(tmp_path):
-    kinds = {"still": ("wrong", "wrong"), "new": ("good", "refusal"), "fixed": ("cut", "good"), "fine": ("good", "good")}
+    kinds = {"still": ("wrong", "wrong"), "new": ("good", "refusal"), "fixed": ("wrong", "good"), "fine": ("good", "good")}
     paths = nt.build(tmp_path, [nt.row(n, before, control=True) for n, (before, _) in enumerate(kinds.values())])
     write_json(paths.scores / "profile.json", {})
     write_json(paths.baseline_json, as_json(paths, "for the test"))
@@ -143,6 +143,58 @@ def test_every_sentence_is_there_in_both_languages():
     source = (PACKAGE / "report/causes.py").read_text()
     for reason in [*re.findall(r'Cause\("\w+", "(\w+)"', source), "labelled"]:
         assert {f"why.{reason}", f"reason.{reason}", f"advice.{reason}"} <= keys
-    for template in (PACKAGE / "report/templates").glob("*.html"):
+    for template in (PACKAGE / "report").glob("*.html"):
         for key in re.findall(r'(?:both|say)\("([\w.]+)"[,)]', template.read_text()):
             assert key in keys, (template.name, key)
+
+
+def test_the_control_sets_move_since_the_accepted_run_stands_beside_its_metric(tmp_path):
+    checks = [
+        {"check": "drop", "red": True, "metric": "chrf", "value": -9.5, "low": -14.0, "high": -5.0, "p": 0.001, "message": "chrf fell"},
+        {"check": "drop", "red": False, "metric": "exact", "slice": "lang=zh", "value": 0.5, "low": 0.1, "high": 0.9, "message": "m"},
+    ]
+    paths = nt.build(
+        tmp_path,
+        [nt.row(n, "wrong") for n in range(4)],
+        gate={"verdict": "red", "reasons": ["chrf fell"], "checks": checks, "baseline": True},
+    )
+    report.run(Params(), paths)
+    page = paths.bad_cases_html.read_text()
+    assert '<span class="fell">−9.5 <small>(−14 … −5)</small></span>' in page and "+0.5" not in page
+
+
+@pytest.mark.parametrize(
+    ("gate", "words_there"),
+    [
+        (
+            {"verdict": "green", "reasons": [], "checks": [{"check": "baseline", "red": False}], "baseline": False},
+            "no limits and no baseline",
+        ),
+        (
+            {"verdict": "green", "reasons": [], "checks": [{"check": "min", "red": False}], "baseline": False},
+            "no worse than what was accepted",
+        ),
+        (None, "Not judged"),
+    ],
+)
+def test_green_for_want_of_anything_to_compare_says_so(tmp_path, gate, words_there):
+    paths = nt.build(tmp_path, [nt.row(0)], gate=gate)
+    report.run(Params(), paths)
+    assert words_there in paths.bad_cases_md.read_text()
+
+
+def test_evidence_names_what_lies_behind_a_score(tmp_path):
+    asked = {"instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+             "kwargs": [{}, {"num_words": 3, "relation": "at least"}]}  # fmt: skip
+    rows = [
+        nt.row(0, reference=[], answer="One, two, three, four.", scores={"instructions": 0.5}, meta=asked),
+        nt.row(1, reference=[], answer='{"a": ', scores={"json_valid": 0.0, "json_cut": 1.0}),
+        nt.row(2, "sensitive"),
+    ]
+    paths = nt.build(tmp_path, rows)
+    report.run(Params(), paths)
+    found = {item["ordinal"]: item["evidence"] for item in read_table(paths.bad_cases).to_pylist()}
+    assert found[0] == "followed 50 % of the instructions; not: punctuation:no_comma"
+    assert found[1] == "cut in the middle"
+    place = rows[2]["answer"].index(nt.SENSITIVE)
+    assert "insults:" in found[2] and f"({place}–{place + 2})" in found[2]

@@ -1,11 +1,15 @@
 """Stage preprocess: rows in = rows out + rejected, same bytes for same rows, duplicates within their group."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from text_rows import validated, write_validated
 
 from pipeline.core.errors import MissingInput, ParamsError
+from pipeline.core.hashing import PACKAGE
 from pipeline.core.manifest import read_manifest, read_table
 from pipeline.core.params import Params, PreprocessParams
 from pipeline.core.paths import Paths
@@ -62,6 +66,20 @@ def test_the_stage_equals_the_preprocessor_in_any_batches_and_processes(tmp_path
     for name in ("rows.parquet", "rejected.parquet"):
         assert (paths.clean / name).read_bytes() == (pooled.clean / name).read_bytes()
     assert read_manifest(paths.clean) == read_manifest(pooled.clean)
+
+
+def test_worker_processes_do_not_run_the_callers_program_again(tmp_path):
+    write_validated(tmp_path, ROWS * 30)
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from pathlib import Path\nfrom pipeline.core.params import Params\nfrom pipeline.core.paths import Paths\n"
+        "from pipeline.stages import preprocess\nprint('began')\npreprocess.POOL_FROM_ROWS, preprocess.BATCH_ROWS = 1, 50\n"
+        "print(preprocess.run(Params(), Paths(Path(__file__).parent))['rows']['into'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=PACKAGE.parent, env=os.environ | {"PYTHONPATH": "."}
+    )
+    assert done.stdout.split() == ["began", "240"], done.stderr
 
 
 def test_nothing_is_left_in_the_work_folder(tmp_path):

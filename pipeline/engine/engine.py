@@ -216,7 +216,8 @@ class Engine:
         slot_bytes = 2 * config.layers * config.kv_heads * config.head_dim * self._decoder.dtype.itemsize
         if self.settings.kv_bytes is not None:
             return max(1, self.settings.kv_bytes // (slot_bytes * size))
-        return max(-(-config.max_model_len // size), AUTO_KV_BYTES // (slot_bytes * size))
+        whole_row = -(-config.max_model_len // size)
+        return max(whole_row, min(2 * self._rows_limit * whole_row, AUTO_KV_BYTES // (slot_bytes * size)))
 
     def _account_pages(self) -> None:
         size = self._pages.page_size

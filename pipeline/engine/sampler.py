@@ -52,7 +52,7 @@ def prompt_digest(token_ids: Sequence[int]) -> bytes:
 def uniform(draw: Draw) -> float:
     """Noise in [0, 1): a hash of (seed, digest of the prompt's token ids, sample, position)."""
     text = f"{draw.sampling.seed}/{draw.sample}/{draw.position}/".encode() + draw.prompt_digest
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2.0**64
+    return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 11) / 2.0**53
 
 
 def choose(logits: Tensor, draws: Sequence[Draw], usable_vocab: int) -> list[Choice]:
@@ -89,7 +89,8 @@ def draw_token(logits: Floats, draw: Draw) -> int:
         scaled = (scores - scores.max()) / draw.sampling.temperature
         weights = np.exp(keep_candidates(scaled, draw.sampling))
         mass = np.cumsum(weights)
-    return int(np.searchsorted(mass, uniform(draw) * mass[-1], side="right"))
+    place = np.searchsorted(mass, uniform(draw) * mass[-1], side="right")
+    return int(min(place, np.searchsorted(mass, mass[-1], side="left")))  # never past the last candidate
 
 
 def penalised(logits: Floats, draw: Draw) -> Floats:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
-from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
-from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 from pipeline.evaluation.answer import Answer
+from pipeline.evaluation.tokenisers import TOKENISERS
 from pipeline.evaluation.units import script_of
 
 BLEU_ORDER = 4
@@ -28,13 +25,6 @@ ALPHABET = 1024  # six characters of ten bits fill an int64
 
 Ngrams = Counter[tuple[str, ...]]
 TOKENISER_OF = {"zh": "zh", "ja": "char", "dense": "char", "words": "13a"}
-
-
-@cache
-def tokeniser(name: str) -> Callable[[str], str]:
-    """One of sacrebleu's own tokenisers."""
-    kinds: dict[str, Callable[[], Callable[[str], str]]] = {"13a": Tokenizer13a, "zh": TokenizerZh, "char": TokenizerChar}
-    return kinds[name]()
 
 
 def tokeniser_name(answer: Answer) -> str:
@@ -47,21 +37,25 @@ def bleu(answer: Answer) -> float:
     return bleu_of(bleu_statistics(answer))
 
 
+def chrf(answer: Answer) -> float:
+    """Sentence chrF, 0 to 100."""
+    return chrf_of(chrf_statistics(answer))
+
+
 def bleu_statistics(answer: Answer) -> list[int]:
-    """[answer length, reference length, 4 matches, 4 totals]; sums of them over rows give corpus BLEU."""
-    split = tokeniser(tokeniser_name(answer))
-    ours = split(answer.candidate.rstrip()).split()
-    theirs = [split(text.rstrip()).split() for text in answer.references]
-    matches, totals = [], []
-    for n in range(1, BLEU_ORDER + 1):
-        counts = _ngrams(ours, n)
-        best = _ngrams(theirs[0], n)
-        for tokens in theirs[1:]:
-            best |= _ngrams(tokens, n)
-        matches.append(sum(min(count, best[gram]) for gram, count in counts.items() if gram in best))
-        totals.append(max(0, len(ours) - n + 1))
-    nearest = min((abs(len(tokens) - len(ours)), len(tokens)) for tokens in theirs)[1]
-    return [len(ours), nearest, *matches, *totals]
+    """[answer length, reference length, 4 matches, 4 totals]; sums of them over rows give corpus BLEU. Counted once per answer."""
+    if "bleu" not in answer.kept:
+        answer.kept["bleu"] = _count_bleu(answer)
+    return answer.kept["bleu"]
+
+
+def chrf_statistics(answer: Answer) -> list[int]:
+    """For each order [n-grams of the answer, of the best reference, in common]; sums of them over rows give corpus chrF."""
+    if "chrf" not in answer.kept:
+        ours = "".join(answer.candidate.split())
+        counted = [_count_chrf(ours, "".join(text.split())) for text in answer.references]
+        answer.kept["chrf"] = max(counted, key=chrf_of)
+    return answer.kept["chrf"]
 
 
 def bleu_of(statistics: Sequence[int], *, effective_order: bool = True) -> float:
@@ -73,43 +67,75 @@ def bleu_of(statistics: Sequence[int], *, effective_order: bool = True) -> float
     return min(100.0, float(score.score))
 
 
-def chrf(answer: Answer) -> float:
-    """Sentence chrF, 0 to 100."""
-    return max(_chrf("".join(answer.candidate.split()), "".join(text.split())) for text in answer.references)
-
-
-def _chrf(ours: str, theirs: str) -> float:
-    alphabet = {c: i for i, c in enumerate(dict.fromkeys(ours + theirs))}
-    if len(alphabet) > ALPHABET:
-        return float(CHRF().sentence_score(ours, [theirs]).score)
-    a, b = (np.fromiter((alphabet[c] for c in text), np.int64, len(text)) for text in (ours, theirs))
+def chrf_of(statistics: Sequence[int]) -> float:
+    """chrF of one row's or of summed statistics: F of the precisions and recalls averaged over the orders that both sides have."""
     precision = recall = 0.0
     orders = 0
-    grams_a, grams_b = a, b
-    for n in range(1, CHRF_ORDER + 1):
-        if n > 1:
-            grams_a, grams_b = (grams[:-1] * ALPHABET + chars[n - 1 :] for grams, chars in ((grams_a, a), (grams_b, b)))
-        if not len(grams_a) or not len(grams_b):
-            break
-        matches = _common(grams_a, grams_b)
-        precision += matches / len(grams_a)
-        recall += matches / len(grams_b)
-        orders += 1
+    for ours, theirs, common in zip(statistics[::3], statistics[1::3], statistics[2::3], strict=True):
+        if ours and theirs:
+            precision, recall, orders = precision + common / ours, recall + common / theirs, orders + 1
     if not precision + recall:
         return 0.0
     precision, recall = precision / orders, recall / orders
     factor = CHRF_BETA**2
-    return 100 * (1 + factor) * precision * recall / (factor * precision + recall)
+    return float(100 * (1 + factor) * precision * recall / (factor * precision + recall))
+
+
+# What is summed over rows for the score of the whole corpus, beside the mean over rows: how to count one row, how to score the sums.
+CORPUS: dict[str, tuple[Callable[[Answer], list[int]], Callable[[Sequence[int]], float]]] = {
+    "bleu": (bleu_statistics, lambda sums: bleu_of(sums, effective_order=False)),
+    "chrf": (chrf_statistics, chrf_of),
+}
+
+
+def _count_bleu(answer: Answer) -> list[int]:
+    split = TOKENISERS[tokeniser_name(answer)]
+    ours = split(answer.candidate)
+    theirs = [split(text) for text in answer.references]
+    matches: list[int] = []
+    totals: list[int] = []
+    for n in range(1, BLEU_ORDER + 1):
+        totals.append(max(0, len(ours) - n + 1))
+        if n > 1 and not matches[-1]:
+            matches.append(0)  # no shorter n-gram matched
+            continue
+        counts = _ngrams(ours, n)
+        best = _ngrams(theirs[0], n)
+        for tokens in theirs[1:]:
+            best |= _ngrams(tokens, n)
+        matches.append(sum(min(count, best[gram]) for gram, count in counts.items() if gram in best))
+    nearest = min((abs(len(tokens) - len(ours)), len(tokens)) for tokens in theirs)[1]
+    return [len(ours), nearest, *matches, *totals]
+
+
+def _count_chrf(ours: str, theirs: str) -> list[int]:
+    codes = np.frombuffer((ours + theirs).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
+    if len(codes) and codes.max() >= ALPHABET:
+        alphabet, codes = np.unique(codes, return_inverse=True)
+        if len(alphabet) > ALPHABET:
+            return [int(count) for count in CHRF()._extract_corpus_statistics([ours], [[theirs]])[0]]
+    a, b = codes[: len(ours)], codes[len(ours) :]
+    counted: list[int] = []
+    common = 1
+    grams_a, grams_b = a, b
+    for n in range(1, CHRF_ORDER + 1):
+        counts = max(0, len(a) - n + 1), max(0, len(b) - n + 1)
+        if n > 1 and common:
+            grams_a, grams_b = (grams[:-1] * ALPHABET + chars[n - 1 :] for grams, chars in ((grams_a, a), (grams_b, b)))
+        common = _common(grams_a, grams_b) if common and all(counts) else 0  # without a match no longer n-gram matches either
+        counted += [counts[0] if counts[1] else 0, counts[1], common]
+    return counted
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """Size of the multiset intersection of two arrays."""
-    values, counts = np.unique(a, return_counts=True)
-    others, other_counts = np.unique(b, return_counts=True)
-    places = np.searchsorted(values, others)
-    places[places == len(values)] = 0
-    same = values[places] == others
-    return int(np.minimum(counts[places], other_counts)[same].sum())
+    """Size of the multiset intersection of two arrays of codes below 2^62: sorted together, the lowest bit telling them apart."""
+    both = np.concatenate((a << 1, (b << 1) | 1))
+    both.sort()
+    codes = both >> 1
+    starts = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
+    from_b = np.add.reduceat(both & 1, starts)
+    totals = np.diff(starts, append=len(both))
+    return int(np.minimum(from_b, totals - from_b).sum())
 
 
 def _ngrams(tokens: Sequence[str], n: int) -> Ngrams:

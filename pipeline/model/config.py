@@ -79,6 +79,7 @@ class ModelConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logits_divisor: float = 1.0
+    stored_bits: int = 0  # 8 or 4 where the files hold matrices quantised by this program
     stop_ids: tuple[int, ...] = field(default=())  # eos_token_id of config.json
 
     def __post_init__(self) -> None:
@@ -106,9 +107,9 @@ def read_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
     where = folder / "config.json"
     raw = read_json(where)
     family = str(raw.get("model_type"))
-    if "quantization_config" in raw:
-        method = (raw["quantization_config"] or {}).get("quant_method", "unknown")
-        if method != "pipeline":
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown")
+        if method != "pipeline" or raw["quantization_config"].get("bits") not in (4, 8):
             raise ModelError(f"{where}: weights are quantised by {method}, which is not read; use the original bfloat16 checkpoint, "
                              "and `pipeline checkpoint quantize` for int8 or int4")  # fmt: skip
     if family in REFUSED or family not in FAMILIES:
@@ -179,6 +180,7 @@ class Reader:
             "ffn": self.count("intermediate_size"), "vocab_size": self.count("vocab_size"),
             "eps": self.number("rms_norm_eps", 1e-6), "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "max_model_len": self.length(), "activation": self.activation(), "stop_ids": id_list(self.raw.get("eos_token_id")),
+            "stored_bits": (self.raw.get("quantization_config") or {}).get("bits", 0),
         }  # fmt: skip
 
     def length(self) -> int:

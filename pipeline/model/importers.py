@@ -18,10 +18,14 @@ from pipeline.core.errors import ModelError
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import write_json
 from pipeline.core.progress import Progress
+from pipeline.model.config import read_config, read_json
 from pipeline.model.device import TORCH_DTYPES
 from pipeline.model.gguf_tokenizer import adds_bos, build_tokenizer
 from pipeline.model.gguf_weights import GgufFile
-from pipeline.model.safetensors_file import INDEX, SINGLE
+from pipeline.model.layout import Piece
+from pipeline.model.safetensors_file import INDEX, SINGLE, Shards
+from pipeline.model.stored_form import GROUP, bits_of, stored_form
+from pipeline.model.weights import checked_plan, read_tensor, round_into, stored_dtype
 
 SHARD_BYTES = 2 * 1024**3
 COPIED = ("*.json", "*.safetensors", "*.jinja", "*.model", "LICENSE*", "*.txt", "README.md")
@@ -37,7 +41,8 @@ def import_gguf(file: Path, out: Path, dtype: str = "bfloat16", status: Path | N
     write_json(out / "generation_config.json", _generation_config(source))
     sizes = source.sizes()
     with Progress("import", total=sum(sizes.values()) // 1_000_000, unit="million weights", status=status) as progress:
-        write_weights(_counted(source.tensors(), progress), sizes, out, TORCH_DTYPES[dtype])
+        cast = ((name, tensor.to(TORCH_DTYPES[dtype])) for name, tensor in source.tensors())
+        write_weights(_counted(cast, progress), out)
     return {
         "architecture": source.name, "dtype": dtype, "gguf_sha256": sha256_file(file), "gguf_bytes": file.stat().st_size,
         "name": source.get("general.name"), "license": source.get("general.license"),
@@ -53,11 +58,11 @@ def _counted(tensors: Iterable[tuple[str, Tensor]], progress: Progress) -> Itera
         progress.update(done // 1_000_000 - progress.done)
 
 
-def write_weights(tensors: Iterable[tuple[str, Tensor]], sizes: dict[str, int], out: Path, dtype: torch.dtype) -> None:
-    """Cast and write tensors in shards of at most 2 GiB (one file where they fit); only one shard is in memory."""
-    limit = SHARD_BYTES // dtype.itemsize
+def write_weights(tensors: Iterable[tuple[str, Tensor]], out: Path) -> None:
+    """Write tensors in shards of at most 2 GiB (one file where they fit); only one shard is in memory."""
     shard: dict[str, Tensor] = {}
     files: list[list[str]] = []
+    total = held = 0
 
     def flush() -> None:
         file = out / f"shard-{len(files):05d}.safetensors"
@@ -67,11 +72,14 @@ def write_weights(tensors: Iterable[tuple[str, Tensor]], sizes: dict[str, int], 
         shard.clear()
 
     for name, tensor in tensors:
-        if shard and sum(sizes[held] for held in shard) + sizes[name] > limit:
+        if shard and held + tensor.nbytes > SHARD_BYTES:
             flush()
-        shard[name] = tensor.to(dtype).contiguous()
+            held = 0
+        shard[name] = tensor.contiguous()
+        held += tensor.nbytes
+        total += tensor.nbytes
     flush()
-    _name_shards(files, sum(sizes.values()) * dtype.itemsize, out)
+    _name_shards(files, total, out)
 
 
 def _name_shards(files: list[list[str]], total_bytes: int, out: Path) -> None:
@@ -117,11 +125,42 @@ def _generation_config(source: GgufFile) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value not in (None, [])}
 
 
-def copy_folder(source: Path, out: Path) -> dict[str, Any]:
+def copy_folder(source: Path, out: Path, weights: bool = True) -> dict[str, Any]:
     """Copy what a checkpoint needs from a Hugging Face folder; never pickles or code."""
     out.mkdir(parents=True, exist_ok=True)
     for pattern in COPIED:
         for file in sorted(source.glob(pattern)):
-            if file.is_file():
+            if file.is_file() and (weights or not file.name.endswith((".safetensors", INDEX))):
                 shutil.copyfile(file, out / file.name)
     return {}
+
+
+def quantize_folder(source: Path, out: Path, bits: int) -> dict[str, Any]:
+    """A checkpoint whose matrices are rounded to `bits`, embedding and head to 8; norms and biases stay as they are stored."""
+    config = read_config(source)
+    if config.stored_bits:
+        raise ModelError(f"{source}: the weights are int{config.stored_bits} already; quantise the float checkpoint")
+    raw = read_json(source / "config.json") | {"quantization_config": {"quant_method": "pipeline", "bits": bits, "group": GROUP}}
+    copy_folder(source, out, weights=False)
+    with Shards(source) as shards, Progress("quantize", total=shards.bytes >> 20, unit="MiB") as progress:
+        plan = checked_plan(config, shards)
+        raw.setdefault("torch_dtype", str(stored_dtype(shards, plan)).removeprefix("torch."))
+        write_json(out / "config.json", raw)
+        write_weights(_quantized(plan, shards, bits, progress), out)
+    return {"quantized_from": source.name, "bits": bits}
+
+
+def _quantized(plan: list[Piece], shards: Shards, bits: int, progress: Progress) -> Iterator[tuple[str, Tensor]]:
+    read = 0
+    for piece in plan:
+        weight = read_tensor(shards, piece.source)
+        if weight.ndim == 1:
+            yield piece.source, weight
+        else:
+            kept = bits_of(piece.target, bits)
+            form = stored_form(piece.shape[0], piece.shape[1], kept)
+            parts = {suffix: torch.empty(shape, dtype=TORCH_DTYPES[kind]) for suffix, (shape, kind) in form.items()}
+            round_into(parts, weight, kept)
+            yield from ((piece.source + suffix, part) for suffix, part in parts.items())
+        read += weight.nbytes
+        progress.update((read >> 20) - progress.done)

@@ -16,6 +16,7 @@ import torch
 
 from pipeline.model.kv_cache import CacheShape, PagedAttention
 from pipeline.model.linear import Linear
+from pipeline.model.quantize import QuantizedLinear
 from pipeline.model.tiled_attention import KINDS, TiledAttention
 
 VERSION = 1  # raised when any kernel or the order of its sums changes
@@ -33,11 +34,11 @@ def pack_linears(decoder: Any) -> tuple[str, ...]:
     device: torch.device = decoder.device
     if not isinstance(decoder, torch.nn.Module) or device.type != "cpu" or decoder.dtype not in KINDS:
         return ("plain",)
-    linears = [module for module in decoder.modules() if type(module) is Linear]
+    linears = [module for module in decoder.modules() if isinstance(module, Linear | QuantizedLinear)]
     owners = Counter(id(parameter) for module in decoder.modules() for parameter in module.parameters(recurse=False))
     for linear in linears:
         linear.pack()
-        if owners[id(linear.weight)] == 1:  # a tied head shares its weight with the embedding
+        if owners[id(linear.weight)] <= 1:  # a tied head shares its weight with the embedding
             linear.drop_weight()
     return tuple(sorted({linear.kernel for linear in linears}))
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import MissingInput, ModelError, UsageError
+from pipeline.core.errors import MissingInput, ModelError, PipelineError, UsageError
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import replace_folder, sweep_leftovers, write_json
 from pipeline.core.paths import Paths
@@ -90,6 +90,16 @@ def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16")
         place = local_path(source, paths)
         importer = lambda folder: _folder(place, folder) if place.is_dir() else _gguf(place, folder, paths, dtype)  # noqa: E731
     _import_once(out.absolute(), source if ":" in source else Path(source).name, importer)
+    return read_json(out / RECORD)
+
+
+def quantize_source(source: Path, out: Path, bits: int) -> dict[str, Any]:
+    """Make the folder `out` (must not exist yet) from a float checkpoint, with its matrices in 8 or 4 bits."""
+    if out.exists():
+        raise UsageError(f"{out}: is there already; name a new folder, or remove it first")
+    from pipeline.model.importers import quantize_folder  # torch is loaded only when something is imported
+
+    _import_once(out.absolute(), source.name, lambda folder: quantize_folder(source, folder, bits))
     return read_json(out / RECORD)
 
 

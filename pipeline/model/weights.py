@@ -7,6 +7,7 @@ the file straight into their place, so that loading needs the weights' own memor
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,9 +20,14 @@ from pipeline.model.config import ModelConfig, read_config
 from pipeline.model.decoder import Decoder
 from pipeline.model.device import TORCH_DTYPES, byte_view, pick_device
 from pipeline.model.layout import IGNORED_ENDINGS, Piece, pieces
+from pipeline.model.quantize import QuantizedEmbedding, QuantizedLinear, quantize
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.smoke import smoke_run
+from pipeline.model.stored_form import BITS, bits_of, stored_form
 from pipeline.model.vocabulary import read_vocabulary, usable_vocab
+
+FLOATS = ("F64", "F32", "BF16", "F16")
+ROUNDED_ROWS = 4096
 
 
 def load_decoder(folder: Path, params: ModelParams | None = None, status: Path | None = None) -> Decoder:
@@ -31,12 +37,16 @@ def load_decoder(folder: Path, params: ModelParams | None = None, status: Path |
     """
     params = params or ModelParams()
     config = read_config(folder, None if params.max_model_len == "auto" else params.max_model_len)
+    bits = BITS[params.quantization]
+    if config.stored_bits and bits and bits != config.stored_bits:
+        raise ModelError(f"{folder}: the weights are int{config.stored_bits} already; set model.quantization to none, or quantise the "
+                         "float checkpoint")  # fmt: skip
     with Shards(folder) as shards:
         plan = checked_plan(config, shards)
         dtype = stored_dtype(shards, plan) if params.dtype == "auto" else TORCH_DTYPES[params.dtype]
         decoder = empty_decoder(config, usable_vocab(folder, read_vocabulary(folder), config.vocab_size))
         with Progress("load", total=shards.bytes >> 20, unit="MiB", status=status) as progress:
-            fill(decoder, plan, shards, pick_device(params.device), dtype, progress)
+            Filler(decoder, shards, pick_device(params.device), dtype, bits or config.stored_bits).fill(plan, progress)
     smoke_run(decoder)
     return decoder
 
@@ -50,7 +60,7 @@ def empty_decoder(config: ModelConfig, vocab: int | None = None) -> Decoder:
 def checked_plan(config: ModelConfig, shards: Shards) -> list[Piece]:
     """The pieces of the checkpoint, after names, shapes and types of the files were accounted for."""
     plan = list(pieces(config))
-    wanted = {piece.source: piece for piece in plan}
+    wanted = {name: form for piece in plan for name, form in stored_names(piece, config.stored_bits).items()}
     have = {name for name in shards.where if not name.endswith(IGNORED_ENDINGS)}
     missing, extra = [name for name in wanted if name not in have], sorted(have - set(wanted))
     if missing == ["lm_head.weight"]:
@@ -65,14 +75,23 @@ def checked_plan(config: ModelConfig, shards: Shards) -> list[Piece]:
     if extra:
         raise ModelError(f"{shards.folder}: {len(extra)} tensors have no place in a {config.family} of this config.json, the first is "
                          f"{extra[0]}; do the files belong together?")  # fmt: skip
-    for piece in plan:
-        entry = shards.entry(piece.source)
-        if entry.shape != piece.shape:
-            raise ModelError(f"{shards.folder}: {piece.source} has shape {list(entry.shape)}, config.json asks for {list(piece.shape)}")
-        if entry.dtype not in ("F64", "F32", "BF16", "F16"):
-            raise ModelError(f"{shards.folder}: {piece.source} is stored as {entry.dtype}; only floating-point weights are read "
-                             "(FP8 and packed formats are not supported)")  # fmt: skip
+    for name, (shape, types) in wanted.items():
+        entry = shards.entry(name)
+        if entry.shape != shape:
+            raise ModelError(f"{shards.folder}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}")
+        if entry.dtype not in types:
+            raise ModelError(f"{shards.folder}: {name} is stored as {entry.dtype}; only {', '.join(types)} is read there "
+                             "(FP8 and other packed formats are not supported)")  # fmt: skip
     return plan
+
+
+def stored_names(piece: Piece, bits: int) -> dict[str, tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Names in the files that hold one piece, each with its shape and the types it may have."""
+    if not bits or len(piece.shape) == 1:
+        return {piece.source: (piece.shape, FLOATS)}
+    rows, columns = piece.shape
+    form = stored_form(rows, columns, bits_of(piece.target, bits))
+    return {piece.source + suffix: (shape, (kind,)) for suffix, (shape, kind) in form.items()}
 
 
 def _hint(extra: list[str]) -> str:
@@ -96,37 +115,94 @@ def read_tensor(shards: Shards, name: str) -> Tensor:
 
 
 def stored_dtype(shards: Shards, plan: list[Piece]) -> torch.dtype:
-    """The type that holds most of the bytes: norms may be wider than matrices."""
+    """The float type that holds most of the bytes: norms may be wider than matrices."""
     counts: Counter[str] = Counter()
     for piece in plan:
-        counts[shards.entry(piece.source).dtype] += shards.entry(piece.source).bytes
+        entry = shards.entry(piece.source)
+        counts[entry.dtype] += entry.bytes if entry.dtype in FLOATS else 0
     return TORCH_DTYPES[counts.most_common(1)[0][0]]
 
 
-def fill(decoder: Decoder, plan: list[Piece], shards: Shards, device: torch.device, dtype: torch.dtype, progress: Progress) -> None:
-    """Give every parameter memory on `device` and its values, one parameter after the other."""
-    by_target: dict[str, list[Piece]] = defaultdict(list)
-    for piece in plan:
-        by_target[piece.target].append(piece)
-    read = 0
-    for target, parts in by_target.items():
-        module, name = decoder.get_submodule(target.rpartition(".")[0]), target.rpartition(".")[2]
-        values = torch.empty(getattr(module, name).shape, dtype=dtype)
+@dataclass
+class Filler:
+    """Gives every parameter memory on `device` and its values, one parameter after the other.
+
+    Matrices are kept in `bits` where that is not 0: read as they are stored, or rounded as they come.
+    """
+
+    decoder: Decoder
+    shards: Shards
+    device: torch.device
+    dtype: torch.dtype
+    bits: int
+
+    def fill(self, plan: list[Piece], progress: Progress) -> None:
+        by_target: dict[str, list[Piece]] = defaultdict(list)
+        for piece in plan:
+            by_target[piece.target].append(piece)
+        read = 0
+        for target, parts in by_target.items():
+            if self.bits and len(parts[0].shape) == 2:
+                self._put_quantized(target, parts)
+            else:
+                place, _, name = target.rpartition(".")
+                setattr(self.decoder.get_submodule(place), name, nn.Parameter(self._float(parts), requires_grad=False))
+            read += sum(self.shards.entry(piece.source).bytes for piece in parts)
+            progress.update((read >> 20) - progress.done)
+        self._tie()
+        self.decoder.rotaries.to(self.device)
+        unfilled = [name for name, tensor in [*self.decoder.named_parameters(), *self.decoder.named_buffers()] if tensor.is_meta]
+        assert not unfilled, f"parameters without values: {unfilled[:3]}"
+
+    def _float(self, parts: list[Piece]) -> Tensor:
+        """Straight into place where the stored type is the wanted one, else over one tensor's copy."""
+        values = torch.empty(_rows(parts), *parts[0].shape[1:], dtype=self.dtype)
         for piece in parts:
-            _read_rows(values[piece.start : piece.start + piece.shape[0]], piece, shards)
-            read += shards.entry(piece.source).bytes
-        setattr(module, name, nn.Parameter(values.to(device), requires_grad=False))
-        progress.update((read >> 20) - progress.done)
-    if decoder.config.tied:
-        decoder.head.weight = decoder.embedding.weight
-    decoder.rotaries.to(device)
-    unfilled = [name for name, parameter in decoder.named_parameters() if parameter.is_meta]
-    assert not unfilled, f"parameters without values: {unfilled[:3]}"
+            place = values[piece.start : piece.start + piece.shape[0]]
+            if TORCH_DTYPES[self.shards.entry(piece.source).dtype] == self.dtype:
+                self.shards.read_into(piece.source, byte_view(place))
+            else:
+                place.copy_(read_tensor(self.shards, piece.source))
+        return values.to(self.device)
+
+    def _put_quantized(self, target: str, parts: list[Piece]) -> None:
+        """Replace a module by its quantised form."""
+        columns, bits = parts[0].shape[1], bits_of(target, self.bits)
+        form = stored_form(_rows(parts), columns, bits)
+        values = {suffix: torch.empty(shape, dtype=TORCH_DTYPES[kind]) for suffix, (shape, kind) in form.items()}
+        for piece in parts:
+            rows = {suffix: value[piece.start : piece.start + piece.shape[0]] for suffix, value in values.items()}
+            if self.decoder.config.stored_bits:
+                for suffix, part in rows.items():
+                    self.shards.read_into(piece.source + suffix, byte_view(part))
+            else:
+                round_into(rows, read_tensor(self.shards, piece.source), bits)
+        values = {suffix: value.to(self.device) for suffix, value in values.items()}
+        place, _, _ = target.rpartition(".")
+        if target == "embedding.weight":
+            self.decoder.embedding = QuantizedEmbedding(values, columns, self.dtype)
+            return
+        parent, _, name = place.rpartition(".")
+        bias = None if target == "head.weight" else self.decoder.get_submodule(place).bias
+        terms = 2 if name == "down" else 1  # the product of gate and up has few, very large values
+        setattr(self.decoder.get_submodule(parent), name, QuantizedLinear(values, columns, bias, terms))  # type: ignore[arg-type]
+
+    def _tie(self) -> None:
+        decoder = self.decoder
+        if not decoder.config.tied:
+            return
+        if isinstance(decoder.embedding, QuantizedEmbedding):
+            decoder.head = QuantizedLinear(decoder.embedding.parts, decoder.config.hidden, None)
+        else:
+            decoder.head.weight = decoder.embedding.weight
 
 
-def _read_rows(rows: Tensor, piece: Piece, shards: Shards) -> None:
-    """Straight into place where the stored type is the wanted one, else over one tensor's copy."""
-    if TORCH_DTYPES[shards.entry(piece.source).dtype] == rows.dtype:
-        shards.read_into(piece.source, byte_view(rows))
-    else:
-        rows.copy_(read_tensor(shards, piece.source))
+def _rows(parts: list[Piece]) -> int:
+    return max(piece.start + piece.shape[0] for piece in parts)
+
+
+def round_into(places: dict[str, Tensor], weight: Tensor, bits: int) -> None:
+    """Quantise a float matrix into given memory, some rows at a time: rounding needs several copies of what it rounds."""
+    for start in range(0, weight.shape[0], ROUNDED_ROWS):
+        for suffix, part in quantize(weight[start : start + ROUNDED_ROWS], bits).items():
+            places[suffix][start : start + ROUNDED_ROWS] = part

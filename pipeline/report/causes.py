@@ -118,11 +118,11 @@ def _prompt(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | N
 def _answer(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | None:
     if "looping" in rules:
         return Cause("model", "loop", rules["looping"].values)
-    if "truncated" in rules:
-        return Cause("system", "answer_limit", rules["truncated"].values)
     for rule, reason in (("wrong_language", "wrong_language"), ("refusal", "refusal"), ("copied_prompt", "echo"), ("empty", "silence")):
         if rule in rules:
             return Cause("model", reason, {})
+    if "truncated" in rules:
+        return Cause("system", "answer_limit", rules["truncated"].values)
     return Cause("model", "unsure", rules["unsure"].values) if "unsure" in rules else None
 
 

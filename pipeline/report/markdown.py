@@ -39,7 +39,7 @@ def write(
         f"{t('col.rest')} {percent(pattern.rest_rate)}, p {pvalue(pattern.p)}"
         for pattern in mined.patterns
     ] or [t(f"silence.{mined.silence}", tried=mined.tried, rows=mined.rows, failures=mined.failures)]
-    if facts["metrics"]:
+    if facts["metrics"][0]:
         lines += [
             "",
             f"## {t('h.scores')}",
@@ -47,7 +47,7 @@ def write(
             f"| {t('col.metric')} | {t('col.mean')} | {t('col.interval')} | {t('col.valid')} |",
             "|---|---:|---:|---:|",
         ]
-        lines += [_metric(item) for item in facts["metrics"]]
+        lines += [_metric(item) for item in facts["metrics"][0]]
     lines += ["", f"## {t('h.cases')}", ""]
     for case in night.cases[: min(CASES, params.max_cases)]:
         lines += _case(case, rows[case.ordinal, case.sample], params.show_text, language)
@@ -76,7 +76,7 @@ def _metric(item: dict[str, Any]) -> str:
 
 def _case(case: Case, row: Row, show_text: bool, language: str) -> list[str]:
     found = "; ".join(f"{say('rule.' + finding.rule, language)}: {evidence(finding, language)}" for finding in case.findings)
-    lines = [f"{case.rank}. `{code(case.id)}` **{say('cause.' + case.cause.kind, language)}** {inert(found)}"]
+    lines = [f"{case.rank}. `{code(case.id)}` **{say('cause.' + case.cause.kind, language)}** {inert(found, 400)}"]
     if show_text and not row.rejected:
         lines += [f"   - {inert(row.text)}", f"   - → {inert(row.answer or '')}"]
     return lines
@@ -95,9 +95,9 @@ def _condition(item: Condition, show_text: bool, language: str) -> str:
     return f"{say('kind.' + item.kind, language)} {inert(item.value)}"
 
 
-def inert(text: str) -> str:
+def inert(text: str, limit: int = SNIPPET_CHARS) -> str:
     """One line of row text in which nothing is markup, a link, a mention or an image."""
-    flat = visible(" ".join(text.split()), SNIPPET_CHARS)
+    flat = visible(" ".join(text.split()), limit)
     return (
         "".join(f"\\{mark}" if mark in "\\`*_{}[]()<>#+-!|~&@" else mark for mark in flat)
         .replace("://", ":\u2060//")

@@ -17,26 +17,13 @@ from markupsafe import Markup
 
 from pipeline.core.manifest import write_bytes
 from pipeline.core.paths import Paths
-from pipeline.report import charts
+from pipeline.report import charts, headline
 from pipeline.report.page import render
 
 TREND_NIGHTS = 60
 LISTED_NIGHTS = 14
 MAX_TRENDS = 12
 MIN_HISTORY = 5  # nights before one that say what is usual
-FIRST_METRICS = (
-    "exact",
-    "contains",
-    "numeric",
-    "choice",
-    "token_f1",
-    "chrf",
-    "rouge_l",
-    "json_valid",
-    "language_match",
-    "refusal",
-    "loop_share",
-)
 STAGES = ("model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish")
 LINKS = ("reports/bad_cases.html", "reports/bad_cases.md", "reports/gate.json", "reports/metrics.json", "reports/runs/history.jsonl")
 
@@ -68,10 +55,16 @@ def write_night_page(paths: Paths, language: str = "en") -> Path:
         "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": _json(paths.gate_json), "trends": trends(history),
         "changes": changes(history), "timelines": timelines(record), "report": _json(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],
-        "verdict": history[-1].get("verdict", "none") if history else "none",
+        "verdict": _verdict(history, _json(paths.gate_json)),
     }  # fmt: skip
     write_bytes(paths.index_html, render("night.html", language, lenient=True, **facts))
     return paths.index_html
+
+
+def _verdict(history: list[dict[str, Any]], gate: dict[str, Any]) -> str:
+    """The last night's, as the report says it: green for want of anything to compare is `open`."""
+    last = str(history[-1].get("verdict", "none")) if history else "none"
+    return headline.verdict_of(gate) if last == "green" and gate.get("verdict") == "green" else last
 
 
 def _place(stage: str) -> tuple[int, str]:
@@ -98,7 +91,8 @@ def trends(history: Sequence[dict[str, Any]]) -> list[Trend]:
     found = []
     for name, values, is_metric, other in series([line for line in history if not line.get("unchanged")][-TREND_NIGHTS:]):
         moved = moved_at(values)
-        found.append(Trend(name, values, moved, charts.trend(values, moved, other), is_metric))
+        drawn = sum(value is not None for value in values) > 1
+        found.append(Trend(name, values, moved, charts.trend(values, moved, other) if drawn else Markup(""), is_metric))
     return found
 
 
@@ -184,8 +178,8 @@ def _metric_names(nights: Sequence[dict[str, Any]]) -> list[str]:
     valued = {
         name for line in nights for part in ("control", "metrics") for name, value in (line.get(part) or {}).items() if value is not None
     }  # fmt: skip
-    first = [name for name in FIRST_METRICS if name in valued]
-    return [*first, *sorted(valued - set(first))][:MAX_TRENDS]
+    first, others = headline.split(sorted(valued))
+    return [*first, *others][:MAX_TRENDS]
 
 
 def _share(line: dict[str, Any], kind: str) -> float | None:

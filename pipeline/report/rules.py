@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.errors import ParamsError
+from pipeline.evaluation.language import language_of
 from pipeline.report.page import percent
 from pipeline.report.rows import Row
 
 FAIL_AT = 0.5
 # Lowest good value per metric. A deciding metric speaks alone; of the others the kindest one does.
-DECIDING = {"choice": 1.0, "numeric": 1.0, "instructions": 1.0, "json_fields": 1.0}
+DECIDING = {"choice": 1.0, "numeric": 1.0, "json_fields": 1.0}
 LENIENT = {"exact": 1.0, "contains": 1.0, "token_f1": 0.5, "rouge_l": 0.4, "chrf": 40.0, "edit_similarity": 0.6, "bleu": 20.0}
 
 
@@ -65,9 +66,10 @@ def looping(row: Row, *, min_share: float = 0.3) -> Finding | None:
 
 
 def truncated(row: Row) -> Finding | None:
-    """The answer stopped at generate.max_new_tokens, not at its own end."""
+    """The answer stopped at generate.max_new_tokens, not at its own end; a warning where it meets its reference all the same."""
     cut = row.finish_reason == "length" or row.scores.get("truncated", 0) > 0
-    return Finding("truncated", 0.6, {"tokens": row.completion_tokens}) if cut else None
+    severity = 0.4 if meets_reference(row) else 0.6  # said what was wanted before the limit
+    return Finding("truncated", severity, {"tokens": row.completion_tokens}) if cut else None
 
 
 def low_score(row: Row, **bars: float) -> Finding | None:
@@ -80,7 +82,7 @@ def low_score(row: Row, **bars: float) -> Finding | None:
     if deciding:
         name = min(deciding, key=lambda item: (scored[item] / bars[item], item))
     elif scored:
-        name = max(scored, key=lambda item: (scored[item] / bars[item], item))
+        name = max(scored, key=lambda item: (scored[item] / bars[item], -list(bars).index(item)))
     else:
         return None
     share = scored[name] / bars[name]
@@ -117,15 +119,26 @@ def refusal(row: Row) -> Finding | None:
 
 def wrong_language(row: Row) -> Finding | None:
     """The answer is in another language than was asked for, as the metric `language_match` finds it."""
-    return Finding("wrong_language", 0.75, {"asked": row.language}) if row.scores.get("language_match", 1) < 1 else None
+    if row.scores.get("language_match", 1) >= 1:
+        return None
+    wanted = sorted({language_of(text) for text in row.references} - {"und"}) or [row.language]
+    return Finding("wrong_language", 0.75, {"wanted": ", ".join(wanted), "got": language_of(row.answer or "")})
 
 
 def invalid_json(row: Row) -> Finding | None:
     """JSON was expected and could not be read as it stands, or breaks its schema."""
-    for metric, severity in (("json_valid", 0.8), ("json_schema", 0.7)):
-        if row.scores.get(metric, 1) < 1:
-            return Finding("invalid_json", severity, {"metric": metric, "value": row.scores[metric]})
-    return None
+    if row.scores.get("json_valid", 1) < 1:
+        kind = next((kind for kind in ("cut", "repaired") if row.scores.get(f"json_{kind}", 0) > 0), "none")
+        return Finding("invalid_json", 0.8, {"kind": f"@json.{kind}"})
+    return Finding("invalid_json", 0.7, {"kind": "@json.schema"}) if row.scores.get("json_schema", 1) < 1 else None
+
+
+def broken_instruction(row: Row) -> Finding | None:
+    """An instruction that can be checked (IFEval's kinds) was not followed."""
+    share = row.scores.get("instructions", 1.0)
+    if share >= 1:
+        return None
+    return Finding("broken_instruction", 0.5 + 0.3 * (1 - share), {"which": ", ".join(row.broken) or "–", "share": percent(share)})
 
 
 def sensitive_hit(row: Row) -> Finding | None:
@@ -159,7 +172,8 @@ def length_mismatch(row: Row, *, shorter: float = 0.2, longer: float = 8.0) -> F
 RULES: dict[str, Rule] = {
     "failed_row": failed_row, "rejected_input": rejected_input, "empty": empty, "sensitive_hit": sensitive_hit,
     "looping": looping, "invalid_json": invalid_json, "wrong_language": wrong_language, "refusal": refusal,
-    "truncated": truncated, "copied_prompt": copied_prompt, "low_score": low_score, "length_mismatch": length_mismatch,
+    "broken_instruction": broken_instruction, "truncated": truncated, "copied_prompt": copied_prompt,
+    "low_score": low_score, "length_mismatch": length_mismatch,
     "unsure": unsure,
 }  # fmt: skip
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import cache
-from multiprocessing import get_context
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +17,13 @@ from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.core.scratch import ScratchTable
 from pipeline.core.telemetry import Meter
+from pipeline.tables.workers import MAX_WORKERS, Workers, cores
 from pipeline.text.dedup import Deduplicator, Fingerprints
 from pipeline.text.preprocess import VALIDATED_COLUMNS, Preprocessor, split_duplicates, step_counts
 
 POOL_FROM_ROWS = 20_000  # fewer are done before worker processes have started
 BATCH_ROWS = 8192
-Cleaned = tuple[pa.Table, pa.Table, pa.Table, Fingerprints | None]
+Cleaned = tuple[pa.Table, pa.Table, pa.Table, Fingerprints | None, dict[str, float]]
 
 
 def run(params: Params, paths: Paths) -> dict[str, Any]:
@@ -76,14 +74,16 @@ def _results(preprocessor: Preprocessor, paths: Paths, total: int, meter: Meter,
     batches = read_batches(paths.validated, columns=VALIDATED_COLUMNS, rows=BATCH_ROWS)
     cleaned = _cleaned(preprocessor.params, batches, total)
     if preprocessor.params.dedup == "none":
-        for clean, rejected, _, _ in cleaned:
+        for clean, rejected, _, _, seconds in cleaned:
+            _add_times(meter, seconds)
             progress.update(clean.num_rows + rejected.num_rows)
             yield clean, rejected
         return
     with ExitStack() as stack:
         dedup = stack.enter_context(Deduplicator(preprocessor.params.dedup_threshold, paths.work))
         held, gone, origin = (stack.enter_context(ScratchTable(paths.work)) for _ in range(3))
-        for clean, rejected, kept, found in cleaned:
+        for clean, rejected, kept, found, seconds in cleaned:
+            _add_times(meter, seconds)
             held.append(clean)
             gone.append(rejected)
             origin.append(kept)
@@ -99,29 +99,29 @@ def _results(preprocessor: Preprocessor, paths: Paths, total: int, meter: Meter,
 
 def _cleaned(params: PreprocessParams, batches: Iterator[pa.Table], total: int) -> Iterator[Cleaned]:
     """Batches through the preprocessor in order, in worker processes where there are many rows; few are in flight."""
-    workers = len(os.sched_getaffinity(0))
     text = params.model_dump_json()
-    if total < POOL_FROM_ROWS or workers < 2:
-        for batch in batches:
-            yield _clean(text, batch)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting: deque[Future[Cleaned]] = deque()
-        for batch in batches:
-            waiting.append(pool.submit(_clean, text, batch))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    count = min(cores(), MAX_WORKERS)
+    with Workers(count if total >= POOL_FROM_ROWS and count > 1 else 0, fresh=True) as workers:
+        yield from workers.map(_clean, ((text, batch) for batch in batches))
 
 
 def _clean(params: str, batch: pa.Table) -> Cleaned:
-    """One batch: clean and rejected rows, the origin of the clean ones, and their fingerprints where duplicates are sought."""
+    """One batch: clean and rejected rows, the origin of the clean ones, their fingerprints where duplicates are sought, and the
+    seconds each step took."""
     preprocessor = _preprocessor(params)
-    clean, rejected = preprocessor.clean(batch)
+    meter = Meter()
+    clean, rejected = preprocessor.clean(batch, meter)
     kept = preprocessor.kept(batch, clean)
-    found = None if preprocessor.params.dedup == "none" else preprocessor.fingerprints(clean, kept)
-    return clean, rejected, kept.drop_columns(["text", "messages", "overrides"]), found
+    found = None
+    if preprocessor.params.dedup != "none":
+        with meter.phase("fingerprints"):
+            found = preprocessor.fingerprints(clean, kept)
+    return clean, rejected, kept.drop_columns(["text", "messages", "overrides"]), found, meter.phases
+
+
+def _add_times(meter: Meter, seconds: dict[str, float]) -> None:
+    for phase, value in seconds.items():
+        meter.add_time(phase, value)
 
 
 @cache

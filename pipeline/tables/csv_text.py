@@ -18,23 +18,20 @@ class Dialect:
     def __init__(self, delimiter: str, quoting: bool, loose: bool) -> None:
         self.delimiter, self.quoting = delimiter, quoting
         stop = re.escape(delimiter)
-        bare = f"[^{stop}]*+" if loose else f'[^"{stop}]*+'
-        quoted = '"((?:[^"]++|"")*+)"'
-        self._field = re.compile(f'(?:{quoted}|(?!")({bare}))(?:({stop})|$)', re.DOTALL)
-        self._opens = re.compile(f'(?:(?:"(?:[^"]++|"")*+"|(?!"){bare}){stop})*+"(?:[^"]++|"")*+$', re.DOTALL)
+        inside = '(?:[^"]++|"")*+'
+        bare = f'(?!")[^{stop}]*+' if loose else f'[^"{stop}]*+'
+        field = f'(?:"{inside}"|{bare})'
+        self._record = re.compile(f"{field}(?:{stop}{field})*+", re.DOTALL)
+        self._fields = re.compile(f'(?:^|{stop})(?:"({inside})"|({bare}))', re.DOTALL)
+        self._opens = re.compile(f'(?:{field}{stop})*+"{inside}$', re.DOTALL)
 
     def fields(self, record: str) -> list[str] | None:
         """Fields of one whole record, None when its quotes are faulty."""
         if not self.quoting or '"' not in record:
             return record.split(self.delimiter)
-        found, place = [], 0
-        while (match := self._field.match(record, place)) is not None:
-            quoted, bare, delimiter = match.groups()
-            found.append(bare if quoted is None else quoted.replace('""', '"'))
-            place = match.end()
-            if delimiter is None:
-                return found
-        return None
+        if self._record.fullmatch(record) is None:
+            return None
+        return [quoted.replace('""', '"') if quoted else bare for quoted, bare in self._fields.findall(record)]
 
     def opens(self, text: str) -> bool:
         """True when `text` ends inside a quoted field, so that the record goes on."""

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from pipeline.core.params import DataParams
 from pipeline.tables import arrow_values, csv_text, json_text, parquet
 from pipeline.tables.json_document import Cutter, elements
-from pipeline.tables.lines import each_line, split_lines, too_large, whole_lines
+from pipeline.tables.lines import at_most, each_line, split_lines, too_large, whole_lines
 from pipeline.tables.nested import nested_rows
-from pipeline.tables.records import CHUNK_BYTES, Bad, BadRow, Chunk, Damaged, Record
+from pipeline.tables.records import CHUNK_BYTES, CHUNK_RECORDS, Bad, BadRow, Chunk, Damaged, Record
 from pipeline.tables.streams import utf8_blocks
 
+T = TypeVar("T")
 Reader = Callable[[Path, DataParams], Iterator[Chunk]]
 
 
@@ -25,7 +28,8 @@ def read_lines(file: Path, data: DataParams) -> Iterator[Chunk]:
         if isinstance(block, Bad):
             yield Chunk("records", number, [Record(number, block)])
         else:
-            yield Chunk("lines", number, block)
+            for first, part in at_most(number, block, CHUNK_RECORDS):
+                yield Chunk("lines", first, part)
 
 
 def read_json(file: Path, data: DataParams) -> Iterator[Chunk]:
@@ -35,13 +39,13 @@ def read_json(file: Path, data: DataParams) -> Iterator[Chunk]:
         return Cutter(utf8_blocks(file, data.encoding), data.max_row_bytes)
 
     if data.records:
-        yield from _packed(nested_rows(open_document, data.records))
+        yield from _elements(nested_rows(open_document, data.records))
         return
     cutter = open_document()
     if cutter.peek() == ord(b"["):
-        yield from _packed(elements(cutter))
+        yield from _elements(elements(cutter))
     elif cutter.peek() is not None:
-        yield from _packed(iter([cutter.value()]))
+        yield from _elements(iter([cutter.value()]))
     cutter.end()
 
 
@@ -50,22 +54,13 @@ def read_csv(file: Path, data: DataParams, delimiter: str) -> Iterator[Chunk]:
     dialect = csv_text.Dialect(data.delimiter or delimiter, data.quoting, loose=delimiter == "\t")
     lines = each_line(whole_lines(utf8_blocks(file, data.encoding), data.max_row_bytes), data.max_row_bytes)
     found = csv_text.records(lines, dialect, data.max_row_bytes)
-    names: list[str] | None = None
-    records: list[Record] = []
-    size = 0
-    for number, fields in found:
-        if names is None:
-            names = _column_names(fields, data.header)
-            if data.header:
-                continue
-        record = Record(number, _named(fields, names, data.header))
-        records.append(record)
-        size += sum(map(len, fields)) if isinstance(fields, list) else 0
-        if size > CHUNK_BYTES or len(records) >= 16_384:
-            yield Chunk("records", records[0].number, records)
-            records, size = [], 0
-    if records:
-        yield Chunk("records", records[0].number, records)
+    head = next(found, None)
+    if head is None:
+        return
+    names = _column_names(head.value, data.header)
+    rows = found if data.header else chain([head], found)
+    for group in _groups(rows, lambda record: sum(map(len, record.value)) if isinstance(record.value, list) else 0):
+        yield Chunk("fields", group[0].number, (names, data.header, [tuple(record) for record in group]))
 
 
 def read_parquet(file: Path, data: DataParams) -> Iterator[Chunk]:
@@ -102,6 +97,12 @@ def parse_elements(chunk: Chunk, data: DataParams) -> Iterator[Record]:
         yield Record(number, item) if isinstance(item, Bad) else _parsed(number, item)
 
 
+def parse_fields(chunk: Chunk, data: DataParams) -> Iterator[Record]:
+    names, header, records = chunk.data
+    for number, fields in records:
+        yield Record(number, _named(fields, names, header))
+
+
 def parse_records(chunk: Chunk, data: DataParams) -> Iterator[Record]:
     yield from chunk.data
 
@@ -113,6 +114,7 @@ def parse_batch(chunk: Chunk, data: DataParams) -> Iterator[Record]:
 PARSERS: dict[str, Callable[[Chunk, DataParams], Iterator[Record]]] = {
     "lines": parse_lines,
     "elements": parse_elements,
+    "fields": parse_fields,
     "records": parse_records,
     "batch": parse_batch,
 }
@@ -125,23 +127,31 @@ def _parsed(number: int, data: bytes) -> Record:
         return Record(number, error.bad)
 
 
-def _packed(items: Iterable[bytes | Bad]) -> Iterator[Chunk]:
-    """Elements in chunks of about CHUNK_BYTES, numbered from 1; what came before damage is handed on first."""
-    held: list[bytes | Bad] = []
-    first, size = 1, 0
+def _elements(items: Iterable[bytes | Bad]) -> Iterator[Chunk]:
+    """Elements of a document, numbered from 1."""
+    first = 1
+    for group in _groups(items, len):
+        yield Chunk("elements", first, group)
+        first += len(group)
+
+
+def _groups(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Lists of about CHUNK_BYTES by `size`, at most CHUNK_RECORDS long; what came before damage is handed on first."""
+    held: list[T] = []
+    total = 0
     try:
         for item in items:
             held.append(item)
-            size += len(item) if isinstance(item, bytes) else 0
-            if size >= CHUNK_BYTES:
-                yield Chunk("elements", first, held)
-                first, held, size = first + len(held), [], 0
+            total += size(item)
+            if total >= CHUNK_BYTES or len(held) >= CHUNK_RECORDS:
+                yield held
+                held, total = [], 0
     except Damaged:
         if held:
-            yield Chunk("elements", first, held)
+            yield held
         raise
     if held:
-        yield Chunk("elements", first, held)
+        yield held
 
 
 def _column_names(fields: list[str] | Bad, header: bool) -> list[str]:

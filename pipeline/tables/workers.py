@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -12,24 +13,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from pipeline.core.errors import OutOfResources
 
 T = TypeVar("T")
 MAX_WORKERS = 8
+COLLECT_EVERY = 100_000  # new objects
 PR_SET_PDEATHSIG = 1
 
 
 class Workers:
     """Worker processes, started at the first use; count 0 does everything here.
 
-    Processes are forked: they only parse bytes and build arrays, and so need no fresh start of the caller's program.
+    Forked ones begin at once and suit work that only parses bytes and builds arrays. fresh: new interpreters, for libraries
+    whose threads do not survive a fork; they do not run the caller's program again, so that a script needs no main guard.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, fresh: bool = False) -> None:
+        self.count, self._fresh = count, fresh
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -46,7 +50,7 @@ class Workers:
                 yield function(*item)
             return
         if self._pool is None:
-            context = multiprocessing.get_context("fork")
+            context = multiprocessing.get_context("spawn" if self._fresh else "fork")
             self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start)
         waiting: deque[Future[T]] = deque()
         failed: BaseException | None = None
@@ -59,13 +63,25 @@ class Workers:
             except Exception as error:
                 failed = error
                 break
-            waiting.append(self._pool.submit(function, *item))
+            with _without_program():  # a process may start at any submit
+                waiting.append(self._pool.submit(function, *item))
             if len(waiting) > 2 * self.count:
                 yield _result(waiting.popleft())
         while waiting:
             yield _result(waiting.popleft())
         if failed is not None:
             raise failed
+
+
+@contextmanager
+def _without_program() -> Iterator[None]:
+    """Processes that start in this block do not import the caller's program."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def useful_workers(total_bytes: int, least_bytes: int) -> int:
@@ -81,6 +97,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@contextlib.contextmanager
+def rare_collection() -> Iterator[None]:
+    """Look for reference cycles rarely: rows are trees of plain values, and a search among millions of them finds none."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_EVERY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _result(future: Future[T]) -> T:
     try:
         return future.result()
@@ -92,4 +119,4 @@ def _start() -> None:
     """Ctrl-C is the parent's to handle; a worker never outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    gc.set_threshold(100_000)  # rows are trees of plain values: looking for cycles among them finds none
+    gc.set_threshold(COLLECT_EVERY)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.params import Section
+from pipeline.core.telemetry import Meter
 from pipeline.text import characters, markup, masking, prose
 
 
@@ -132,18 +133,20 @@ class ChosenStep:
         return replaced, np.flatnonzero(where).tolist()
 
 
-def clean_texts(steps: Sequence[ChosenStep], texts: pa.Array) -> tuple[pa.Array, list[list[str]]]:
+def clean_texts(steps: Sequence[ChosenStep], texts: pa.Array, meter: Meter | None = None) -> tuple[pa.Array, list[list[str]]]:
     """Run all steps, again for texts that changed until nothing changes, so that cleaning twice equals cleaning once.
 
     Returns the texts (null for one that never settles) and, for each, the steps that changed it, in order.
     """
+    meter = meter or Meter()
     fired: list[dict[str, None]] = [{} for _ in range(len(texts))]
     active = np.arange(len(texts))
     for _ in range(MAX_ROUNDS):
         part = texts.take(pa.array(active)) if len(active) < len(texts) else texts
         changed: set[int] = set()
         for step in steps:
-            part, places = step.run(part)
+            with meter.phase(f"step {step.name}"):
+                part, places = step.run(part)
             changed.update(places)
             for place in places:
                 fired[active[place]][step.name] = None
