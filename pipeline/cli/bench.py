@@ -37,7 +37,8 @@ def bench(
     Example:
         python -m pipeline bench --rows 16 --new-tokens 16 --beside transformers
     """
-    from pipeline.model.device import pick_device
+    from pipeline.model.config import read_config
+    from pipeline.model.device import TORCH_DTYPES, pick_device
     from pipeline.model.source import resolve_source
     from pipeline.runners import benchmark
 
@@ -46,9 +47,8 @@ def bench(
     folder = resolve_source(params.model.source, here)
     measures = list(benchmark.ours(folder, params.model))
     if beside:
-        import torch
-
-        measures += benchmark.transformers_generate(folder, torch.float32 if params.model.dtype == "float32" else torch.bfloat16)
+        dtype = TORCH_DTYPES[read_config(folder).dtype or "float32"] if params.model.dtype == "auto" else TORCH_DTYPES[params.model.dtype]
+        measures += benchmark.transformers_generate(folder, dtype)
     work = benchmark.workload(rows, new_tokens, varied)
     results = benchmark.compare(measures, work, repeats)
     about = {

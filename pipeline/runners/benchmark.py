@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pipeline.core.errors import UsageError
 from pipeline.core.params import ModelParams
 from pipeline.engine.engine import Engine
 from pipeline.engine.request import Request, Sampling
@@ -79,7 +80,9 @@ def ours(folder: Path, params: ModelParams) -> Iterator[Callable[[Workload], dic
         seconds = time.perf_counter() - start
         after = engine.stats()
         made = sum(len(completion.token_ids) for completion in done)
-        assert len(texts) == len(work.prompts)
+        failed = next((completion.error for completion in done if completion.error), None)
+        if failed or len(texts) != len(work.prompts):
+            raise UsageError(f"the workload does not fit this model ({failed}); fewer --new-tokens, or a model with a longer context")
         return {
             "who": f"this engine, {str(decoder.dtype).removeprefix('torch.')}", "seconds": seconds, "load_s": loaded,
             "prompt_tokens": sum(map(len, ids)), "new_tokens": made, "new_tokens_per_s": made / seconds,
@@ -98,7 +101,7 @@ def transformers_generate(folder: Path, dtype: torch.dtype) -> Iterator[Callable
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    model.eval()
+    model.train(False)
     loaded = time.perf_counter() - start
 
     @torch.inference_mode()
