@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
 from chains import pipeline
 
-from pipeline.runners.benchmark import workload
+from pipeline.core.errors import UsageError
+from pipeline.core.params import ModelParams
+from pipeline.runners import benchmark
+from pipeline.runners.benchmark import Workload, compare, ours, workload
 
 
 def test_the_workload_is_the_same_for_the_same_seed_and_shares_an_instruction():
@@ -17,8 +21,14 @@ def test_the_workload_is_the_same_for_the_same_seed_and_shares_an_instruction():
 
 def test_bench_counts_the_tokens_it_asked_for(tiny_checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert pipeline("bench", "--model", tiny_checkpoint, "--rows", 1, "--new-tokens", 3, "--repeats", 1, "--json") == 0
+    monkeypatch.setattr(benchmark, "workload", lambda rows, new_tokens, varied: Workload(["a short prompt"] * rows, [new_tokens] * rows))
+    arguments = ("bench", "--model", tiny_checkpoint, "--rows", 2, "--repeats", 1, "--json", "--new-tokens")
+    assert pipeline(*arguments, 3) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["results"][0]["new_tokens"] == 3
+    assert told["results"][0]["new_tokens"] == 6
     assert told["ceilings"]["memory_read_bytes_per_s"] > 0
-    assert pipeline("bench", "--model", tiny_checkpoint, "--rows", 1, "--new-tokens", 9999, "--repeats", 1) == 2
+
+
+def test_a_workload_that_does_not_fit_is_refused(tiny_checkpoint):
+    with pytest.raises(UsageError, match="does not fit this model"):
+        compare(list(ours(tiny_checkpoint, ModelParams())), Workload(["word " * 2000], [4]), repeats=1)
