@@ -58,6 +58,13 @@ def test_green_when_nothing_changed_and_red_when_the_control_set_falls(tmp_path)
     )
 
 
+def test_nothing_changed_means_no_difference_at_all(tmp_path):
+    rows = [{**row, "answer": f"it is {'x' * i} city {i}"} for i, row in enumerate(control(30))]
+    accepted(tmp_path, rows)
+    _, verdict = judge(tmp_path, rows)
+    assert [check for check in verdict["checks"] if check["check"] == "drop"] == []
+
+
 def test_two_lost_rows_of_twenty_are_no_proof(tmp_path):
     accepted(tmp_path, control(20))
     _, verdict = judge(tmp_path, control(20, wrong=(3, 7)))

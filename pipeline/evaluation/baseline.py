@@ -20,6 +20,8 @@ from pipeline.core.paths import Paths
 
 FORMAT = "pipeline-baseline/1"
 
+DIGITS = 6  # of scores, on both sides of every comparison: what a file rounds must never look like a change
+
 Key = tuple[str, int, str]  # id, sample, digest of the row
 
 
@@ -116,8 +118,8 @@ def read_baseline(paths: Paths) -> Baseline | None:
 def _column(found: dict[int, float], rows: int) -> np.ndarray:
     column = np.full(rows, np.nan)
     column[list(found)] = list(found.values())
-    return column
+    return np.round(column, DIGITS)
 
 
 def _plain(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 6)
+    return None if np.isnan(value) else round(float(value), DIGITS)
