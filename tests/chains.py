@@ -10,6 +10,7 @@ from pipeline.core.manifest import read_table
 
 WORDS = "river stone lamp paper cloud window green seven market quiet engine bread 山 水 火 月"
 THINGS = WORDS.split()
+BAD_LINES = '{"id": "bad1", "text": ""}\n{"id": "bad2"}\n{"id": "bad3", "text": "x"\n'
 
 
 def rows(count, start=0):

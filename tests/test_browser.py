@@ -79,10 +79,16 @@ def test_language_switch_filter_and_keys(tmp_path, page):
       setTimeout(() => {
         document.dispatchEvent(new KeyboardEvent('keydown', {key: 'j', bubbles: true}));
         out.push(document.querySelectorAll('.case:not([hidden])').length === all, document.activeElement.tagName);
+        form.elements.rule.value = 'empty'; form.dispatchEvent(new Event('input'));
+        const links = document.querySelectorAll('a[href^="#case-"]');
+        const last = links[links.length - 1];
+        last.click();
+        const target = document.querySelector(last.getAttribute('href'));
+        out.push(target.open, target.offsetParent !== null);
         document.title = out.join(' ');
       }, 50);
     """
-    assert probe(tmp_path, page, script) == "true 0 0 true zh-Hans true true true SUMMARY"
+    assert probe(tmp_path, page, script) == "true 0 0 true zh-Hans true true true SUMMARY true true"
 
 
 def test_nothing_is_wider_than_a_phone(tmp_path, page):

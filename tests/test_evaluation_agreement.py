@@ -72,6 +72,8 @@ def test_per_row_and_corpus_scores_equal_the_sacrebleu_command(tmp_path, pairs, 
     assert [translation.bleu(item) for item in answers] == pytest.approx([float(x) for x in command("-m", "bleu", "-sl")], abs=1e-6)
     sums = [sum(column) for column in zip(*(translation.bleu_statistics(item) for item in answers), strict=True)]
     assert translation.bleu_of(sums, effective_order=False) == pytest.approx(float(command("-m", "bleu")[0]), abs=1e-6)
+    sums = [sum(column) for column in zip(*(translation.chrf_statistics(item) for item in answers), strict=True)]
+    assert translation.chrf_of(sums) == pytest.approx(float(command("-m", "chrf")[0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["13a", "zh", "char"])

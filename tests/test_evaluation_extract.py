@@ -83,6 +83,7 @@ def test_extractor_by_a_field():
     assert extract(spec, "is 3", fields={"task": "sum"}) == "3"
     assert extract(spec, "a\nb", fields={"task": True}) == "a"
     assert extract(spec, "x: y", fields={}) == "y"
+    assert extract({"by": "a.kinds[0]", "sum": "last_number"}, "is 3", fields={"a": {"kinds": ["sum"]}}) == "3"
     assert wants_json({"by": "t", "j": "json"}, {"t": "j"}) and not wants_json({"by": "t", "j": "json"}, {"t": "k"})
 
 

@@ -15,7 +15,8 @@ from pipeline.engine.request import Request, Sampling
 from pipeline.model.attention import FullAttention
 from pipeline.model.importers import quantize_folder
 from pipeline.model.int8_product import Int8Product, int8_is_fast, quantize_rows
-from pipeline.model.quantize import QuantizedLinear, dequantize, quantize, stored_form
+from pipeline.model.quantize import QuantizedLinear, dequantize, quantize
+from pipeline.model.stored_form import stored_form
 from pipeline.model.weights import load_decoder, round_into
 
 KINDS = {8: "int8", 4: "int4"}
@@ -91,6 +92,21 @@ def test_the_integer_product_is_exact_at_the_extremes():
     product = Int8Product(weight, torch.ones(32))
     expected = (x.double() * 127) @ weight.double().T / 127
     assert torch.allclose(product(x, None).double(), expected, rtol=1e-6)
+
+
+@pytest.mark.skipif(not int8_is_fast(), reason="this processor has no integer dot product")
+@pytest.mark.parametrize(("terms", "limit"), [(1, 1.5), (2, 0.02)])
+def test_a_second_term_keeps_the_small_values_beside_a_large_one(terms, limit):
+    weight, x = matrix(48, 256), matrix(4, 256, seed=1)
+    weight[:, 7] = 0  # only the small values count
+    x[:, 7] = 500.0
+    parts = quantize(weight, 8)
+    given = x.clone()
+    out = Int8Product(parts[""], parts["_scale"], terms)(x, None)
+    assert torch.equal(x, given)
+    expected = x @ dequantize(parts, 256, torch.float32).T
+    assert (out - expected).norm() < limit * expected.norm()
+    assert (out - expected).norm() > limit / 100 * expected.norm()
 
 
 def test_activations_are_rounded_per_row_and_a_bad_row_stays_visible():

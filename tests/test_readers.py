@@ -123,6 +123,15 @@ def test_a_named_encoding_is_read_and_an_unnamed_one_never_becomes_other_charact
         assert second == rows[1]
 
 
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_an_encoding_does_not_hide_the_format(tmp_path, encoding):
+    rows = [{"text": ENCODED[encoding]}] * 2
+    assert detect_format(put(tmp_path, "rows.txt", jsonl(rows).encode(encoding)), encoding=encoding) == "jsonl"
+    assert detect_format(put(tmp_path, "rows.json", json.dumps(rows, indent=1).encode(encoding)), encoding=encoding) == "json"
+    if encoding not in ("utf-16-le",):
+        assert detect_format(put(tmp_path, "rows.json", jsonl(rows).encode(encoding))) == "jsonl"
+
+
 def test_a_sixteen_bit_encoding_needs_its_mark_or_its_byte_order(tmp_path):
     rows = [{"a": "ä", "text": "混合"}]
     marked = put(tmp_path, "a.csv", codecs.BOM_UTF16_LE + "a,text\nä,混合\n".encode("utf-16-le"))
@@ -210,6 +219,15 @@ def test_an_array_loses_only_its_faulty_element(tmp_path):
     assert reasons(file, max_row_bytes=50) == [None, "invalid_json", None, "too_large", None]
 
 
+def test_chunks_are_bounded_by_records_too(tmp_path):
+    for name, content in (("a.jsonl", "1\n" * 100_000), ("b.json", "[" + "1," * 99_999 + "1]"), ("c.csv", "a\n" + "1\n" * 100_000)):
+        file = put(tmp_path, name, content)
+        kind = name.partition(".")[2]
+        assert len(list(READERS[kind](file, DataParams()))) == 4
+        numbers = [record.number for record in read(file, kind)]
+        assert numbers == list(range(numbers[0], numbers[0] + 100_000))
+
+
 @pytest.mark.parametrize("content", ['[{"a":1}', '[{"a":1},]', '[{"a":1}] x', '[{"a":1}}', '[{"a":1},,{"a":2}]', '[{"a":"b', "[1][2]"])
 def test_a_broken_document_is_damaged(tmp_path, content):
     with pytest.raises(Damaged):
@@ -218,14 +236,14 @@ def test_a_broken_document_is_damaged(tmp_path, content):
 
 def test_rows_of_a_nested_document_see_their_parents_fields(tmp_path):
     first = [{"context": "C1", "qas": [{"id": "1", "q": "a"}, {"id": "2", "q": "b"}]}, {"context": "C2", "qas": []}]
-    second = [{"context": "C3", "qas": [{"id": "3", "q": "c", "title": "own"}]}, {"context": "C4"}]
+    second = [{"context": "C4"}, {"context": "C3", "qas": [{"id": "3", "q": "c", "title": "own"}]}]
     document = {"data": [{"title": "T", "paragraphs": first}, {"title": "U", "paragraphs": second}], "version": 1.10}
     file = put(tmp_path, "a.json", json.dumps(document, indent=2))
     found = values(file, records="data[].paragraphs[].qas[]")
-    assert [(row["id"], row["q"], row["context"], row["title"], str(row["version"])) for row in found[:3]] == [
+    assert found.pop(2).reason == "no_records"
+    assert [(row["id"], row["q"], row["context"], row["title"], str(row["version"])) for row in found] == [
         ("1", "a", "C1", "T", "1.1"), ("2", "b", "C1", "T", "1.1"), ("3", "c", "C3", "own", "1.1"),
     ]  # fmt: skip
-    assert found[3].reason == "no_records"
     assert values(put(tmp_path, "b.json", '{"k": 1, "example": [{"a": 2}]}'), "json", records="example[]") == [{"k": 1, "a": 2}]
     with pytest.raises(Damaged, match="exmple"):
         read(file, records="exmple[]")

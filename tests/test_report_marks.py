@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.report.marks import Segment, closest, differences, shaded
-from pipeline.report.page import number, percent, visible
+from pipeline.report.page import duration, number, percent, visible
 
 
 def joined(segments, *kinds):
@@ -76,6 +76,10 @@ def test_differences_hold_both_texts(reference, answer):
 )  # fmt: skip
 def test_numbers_for_people(value, text):
     assert number(value) == text
+
+
+def test_stretches_of_time():
+    assert [duration(seconds) for seconds in (0.4, 66.78, 547.8, 7500, None)] == ["0.4 s", "66.78 s", "9 min 8 s", "2 h 5 min", "– s"]
 
 
 def test_shares_and_hidden_marks():

@@ -36,6 +36,7 @@ def test_rows_become_prompts_in_input_order_or_are_rejected_with_a_reason(tmp_pa
     lengths = [row["prompt_tokens"] for row in sorted(rows, key=lambda row: row["position"])]
     assert lengths == sorted(lengths, reverse=True)
     assert manifest["escaped_tokens"] == 1
+    assert manifest["escaped_strings"] == {"<|im_end|>": 1}
     assert manifest["reasons"] == {"prompt_too_long": 2, "bad_roles": 1}
     assert sum(manifest["bucket_rows"].values()) == 4
     assert "pirate" in rows[2]["prompt"]

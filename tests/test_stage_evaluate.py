@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import sacrebleu
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.manifest import read_manifest, read_table
@@ -47,6 +48,19 @@ def test_identical_is_full_marks_and_a_missing_reference_is_null(tmp_path):
         assert scores[3, 0, metric] is None
         assert metrics["metrics"][metric]["n_valid"] == 3
     assert scores[1, 0, "empty"] == 1 and scores[3, 0, "empty"] == 0
+
+
+def test_corpus_bleu_and_chrf_stand_beside_the_means(tmp_path):
+    texts = [
+        ("the cat sat on the mat today", "the cat sat on a mat today"),
+        ("it is raining", "it rains a lot"),
+        ("a b c d e", "a b c d e"),
+    ]
+    _, metrics = run(tmp_path, [{"answer": text, "reference": reference} for text, reference in texts])
+    answers, references = zip(*texts, strict=True)
+    assert metrics["metrics"]["bleu"]["corpus"] == pytest.approx(sacrebleu.corpus_bleu(answers, [references]).score)
+    assert metrics["metrics"]["chrf"]["corpus"] == pytest.approx(sacrebleu.corpus_chrf(answers, [references]).score)
+    assert metrics["control"]["bleu"]["corpus"] is None
 
 
 def test_failed_answers_are_counted_not_scored_and_control_rows_stay_apart(tmp_path):

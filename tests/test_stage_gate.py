@@ -142,6 +142,17 @@ def test_a_mixed_run_is_red(tmp_path):
     assert verdict["verdict"] == "red" and "run the chain again" in verdict["reasons"][0]
 
 
+@pytest.mark.parametrize("name", ["data/scores/profile.json", "reports/metrics.json"])
+def test_a_damaged_file_is_red(tmp_path, name):
+    paths = write_run(tmp_path, NIGHT)
+    evaluate.run(Params(), paths)
+    file = tmp_path / name
+    file.write_text(file.read_text().replace("1", "2"))
+    gate.run(Params(), paths)
+    verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
+    assert verdict["reasons"] == [f"{name} is not what its manifest says"]
+
+
 def test_accepting_a_red_run_needs_a_reason(tmp_path):
     judge(tmp_path, NIGHT, {"metrics": ("exact",)})
     with pytest.raises(UsageError, match="--why"):

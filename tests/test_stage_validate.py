@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.cli.main import main
 from pipeline.core.errors import DataError, MissingInput, UsageError
 from pipeline.core.hashing import PACKAGE
 from pipeline.core.manifest import read_manifest, read_table
 from pipeline.core.params import load_params, parse_params, read_yaml
 from pipeline.core.paths import Paths
 from pipeline.stages import validate
-from pipeline.tables.statistics import drift
 
 
 def run(root: Path, *overrides: str) -> tuple[list[dict], list[dict]]:
@@ -82,6 +82,26 @@ def test_no_readable_row_and_missing_files_have_their_own_errors(tmp_path):
     with pytest.raises(DataError, match=r"data/raw/in\.jsonl:1: missing_text"):
         run(tmp_path)
     assert not (tmp_path / "data/validated").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "says"),
+    [
+        ("in.jsonl", b"", 3, "nothing in it"),
+        ("in.jsonl", '{"text": "x"}'.encode("utf-16"), 3, "data.encoding: utf-16"),
+        ("in.txt", b"words", 3, "data.format"),
+        ("in.json", b'[{"text": "x"}', 3, "file ends"),
+        ("in.json", b"[]", 3, "nothing in it"),
+        ("in.csv", b"text\n", 3, "nothing in it"),
+        ("other.dvc", b"", 2, "data/raw"),
+    ],
+)
+def test_the_command_ends_with_the_code_of_the_contract(tmp_path, capsys, name, content, code, says):
+    put(tmp_path, f"data/raw/{name}", content)
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "--root", str(tmp_path)])
+    assert ended.value.code == code
+    assert says in capsys.readouterr().err
 
 
 def test_a_damaged_file_stops_or_costs_what_it_lacks(tmp_path):
@@ -214,22 +234,6 @@ def test_statistics_and_the_summary_name_what_was_found(tmp_path):
     assert found["reasons"] == {"empty_text": 1, "not_an_object": 1}
     text = validate.summary(manifest)
     assert "data/raw/in.jsonl" in text and "empty_text 1" in text
-
-
-def test_drift_names_what_changed_and_stays_silent_otherwise(tmp_path):
-    def statistics(rows: list) -> dict:
-        put(tmp_path, "data/raw/in.jsonl", rows)
-        run(tmp_path)
-        return read_manifest(tmp_path / "data/validated")["statistics"]
-
-    usual = statistics([{"text": "a" * (10 + i % 5), "reference": "r"} for i in range(100)])
-    alike = statistics([{"text": "b" * (10 + i % 4), "reference": "r"} for i in range(110)])
-    other = statistics([{"text": "a" * 30 if i % 10 else "", "label": 1} for i in range(200)])
-    assert drift(alike, usual) == []
-    found = "; ".join(drift(other, usual))
-    for words in ("rows: 100 before, 200 now", "characters p50", "rejected as empty_text: 0.0% of the rows before, 10.0% now",
-                  "with reference: 100.0%", "with field label"):  # fmt: skip
-        assert words in found
 
 
 DOC = Path(__file__).parents[1] / "docs/inputs.md"

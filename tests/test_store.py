@@ -1,15 +1,18 @@
 """The completion store: which changes miss and which hit, what survives a crash, damage, pruning, sharing."""
 
 import json
+import shutil
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from chains import pipeline, stored_answers
 
 from pipeline.core.errors import UsageError
 from pipeline.engine.request import Completion, Sampling
+from pipeline.runners import store_care
 from pipeline.runners.answer_key import ModelIdentity, Setting, answer_key, key_table, prompt_digest, setting_digest
 from pipeline.runners.answer_writer import AnswerWriter
 from pipeline.runners.completion_store import CompletionStore, answers_table
@@ -259,3 +262,62 @@ def test_key_halves_are_the_first_bytes_of_the_key():
     assert int.from_bytes(first[:8], "little", signed=True) == table["hi"][0].as_py()
     assert int.from_bytes(first[8:16], "little", signed=True) == table["lo"][0].as_py()
     assert table.schema.field("key").type == pa.binary(32)
+
+
+@pytest.fixture
+def three_models(tmp_path):
+    """A store with 10 answers of model aa made 40 days ago, 20 of bb 20 days ago, 30 of cc today."""
+    store = CompletionStore(tmp_path / "store")
+    for days, (model, count) in zip((40, 20, 0), (("aa", 10), ("bb", 20), ("cc", 30))):
+        part = store.commit(answers(range(100 * days, 100 * days + count)), run=model, model=model)
+        record = json.loads(part.record.read_text())
+        part.record.write_text(json.dumps(record | {"created_s": record["created_s"] - days * 86_400}))
+    return CompletionStore(tmp_path / "store")
+
+
+def models(store):
+    return {part.model: part.rows for part in store.parts()}
+
+
+def test_stats_count_by_model(three_models):
+    about = store_care.stats(three_models)
+    assert (about["answers"], about["parts"]) == (60, 3)
+    assert {model: item["answers"] for model, item in about["models"].items()} == {"aa": 10, "bb": 20, "cc": 30}
+    assert about["tokens"] == sum(n % 5 + 1 for start, count in ((4000, 10), (2000, 20), (0, 30)) for n in range(start, start + count))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"older_than_days": 30}, {"bb": 20, "cc": 30}),
+        ({"model": "b"}, {"aa": 10, "cc": 30}),
+        ({"max_bytes": 0}, {}),
+        ({"older_than_days": 30, "model": "c"}, {"bb": 20}),
+    ],
+)
+def test_pruning_forgets_what_is_asked_and_a_dry_run_nothing(three_models, options, left):
+    before = models(three_models)
+    would = store_care.prune(three_models, **options, dry_run=True)
+    assert models(three_models) == before
+    assert store_care.prune(three_models, **options) == would
+    assert models(three_models) == left
+    assert len(list((three_models.folder / "parts").iterdir())) == len(left)
+
+
+def test_a_size_limit_keeps_the_newest(three_models):
+    newest = next(part for part in three_models.parts() if part.model == "cc")
+    store_care.prune(three_models, max_bytes=newest.bytes)
+    assert models(three_models) == {"cc": 30}
+
+
+def test_forgetting_one_row_by_id(finished_run, tmp_path, capsys):
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    had = stored_answers(tmp_path / "out")
+    assert pipeline("store", "prune", "--root", tmp_path / "out", "--id", "r3", "--dry-run") == 0
+    assert "would forget 1 answers" in capsys.readouterr().out
+    assert pipeline("store", "prune", "--root", tmp_path / "out", "--id", "r3") == 0
+    assert stored_answers(tmp_path / "out") == had - 1
+    assert pipeline("store", "prune", "--root", tmp_path / "out", "--id", "nobody") == 2
+    assert pipeline("store", "prune", "--root", tmp_path / "out") == 2
+    assert pipeline("store", "stats", "--root", tmp_path / "out") == 0
+    assert f"{had - 1:,} answers" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from text_rows import validated
 
 from pipeline.core.params import PreprocessParams
-from pipeline.text import dedup
+from pipeline.text import dedup, signatures
 from pipeline.text.preprocess import Preprocessor
 
 ENGLISH = "The baker opens the window before seven and the river runs past the mill while a green lamp stands beside the quiet engine."
@@ -121,14 +121,17 @@ def test_many_copies_of_one_row_are_found_in_one_pass(monkeypatch):
     assert len(rounds) == 2
 
 
-def test_fingerprints_are_compact_and_do_not_depend_on_the_batch():
+def test_fingerprints_are_compact_and_do_not_depend_on_the_batch(monkeypatch):
     table = validated([f"{ENGLISH} {word}" for word in WORDS])
     preprocessor = Preprocessor(PreprocessParams(dedup="near"))
     clean, _ = preprocessor.clean(table)
     whole = preprocessor.fingerprints(clean, table)
     rows = len(WORDS)
+    monkeypatch.setattr(signatures, "SLICE_CHARS", 300)
+    sliced = preprocessor.fingerprints(clean, table)
     parts = [preprocessor.fingerprints(clean.slice(i, 1), table.slice(i, 1)) for i in range(rows)]
     for name, axis in (("exact", 0), ("near", 0), ("signatures", 0), ("bands", 1)):
         joined = np.concatenate([getattr(part, name) for part in parts], axis=axis)
         assert (joined == getattr(whole, name)).all()
+        assert (getattr(sliced, name) == getattr(whole, name)).all()
     assert sum(getattr(whole, name).nbytes for name in ("exact", "near", "signatures", "bands", "ordinals")) <= 420 * rows

@@ -1,17 +1,20 @@
 """The shared preprocessor: one thing for training, service and the night, kept beside a checkpoint."""
 
 import json
+import re
 import shutil
 
 import pytest
 from text_rows import validated, write_model, write_validated
 
 from pipeline.core.errors import MissingInput, ModelError
+from pipeline.core.hashing import PACKAGE
 from pipeline.core.manifest import read_manifest
 from pipeline.core.params import Params, PreprocessParams, PromptParams
 from pipeline.stages import bucket, preprocess
 from pipeline.text import golden
 from pipeline.text.preprocess import Preprocessor
+from pipeline.text.steps import STEPS
 
 
 @pytest.fixture
@@ -133,3 +136,22 @@ def test_lengths_are_limited_after_cleaning():
     )
     assert clean["ordinal"].to_pylist() == [1, 2, 4]
     assert rejected["reason"].to_pylist() == ["too_short", "too_long"]
+
+
+def test_the_training_side_of_the_documentation_runs(checkpoint, monkeypatch):
+    text = (PACKAGE.parent / "docs/preprocessing.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(checkpoint.parent)
+    names = {}
+    exec(code, names)
+    assert names["train_on"] == ["How many stones?"]
+    assert names["served"].fingerprint == names["preprocessor"].fingerprint
+    assert (checkpoint / golden.FILE).is_file()
+
+
+def test_the_documentation_names_every_step_and_reason():
+    text = (PACKAGE.parent / "docs/preprocessing.md").read_text(encoding="utf-8")
+    sources = "".join((PACKAGE / "text" / f"{name}.py").read_text(encoding="utf-8") for name in ("prompt", "conversation", "preprocess"))
+    reasons = set(re.findall(r'(?:Refusal|BadTurns|return)\(?\s*"([a-z]+_[a-z_]+)",', sources))
+    assert len(reasons) >= 7
+    assert {name for name in (*STEPS, *reasons) if f"`{name}`" not in text} == set()

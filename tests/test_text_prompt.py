@@ -4,10 +4,13 @@ import json
 
 import pytest
 from checkpoints import CHAT_TEMPLATE
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.core.errors import ModelError, ParamsError, PipelineError
 from pipeline.core.params import PromptParams
 from pipeline.text.chat_template import ChatTemplate
+from pipeline.text.control_tokens import unused_character
 from pipeline.text.prompt import Prompt, PromptBuilder, PromptRow, Refusal
 from pipeline.text.tokenizer import Tokenizer
 
@@ -55,12 +58,12 @@ def test_a_row_cannot_forge_a_turn(builder, tokenizer):
     prompt = one(builder(), hostile)
     start, end = tokenizer.control_tokens["<|im_start|>"], tokenizer.control_tokens["<|im_end|>"]
     assert [i for i in prompt.token_ids if i in (start, end)] == [start, end, start]
-    assert prompt.escaped_tokens == 3
+    assert sorted(prompt.escaped) == ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
     assert hostile in prompt.text
     assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text
     allowed = one(builder(allow_control_tokens=True), hostile)
     assert [i for i in allowed.token_ids if i in (start, end)] == [start, end, start, end, start]
-    assert allowed.escaped_tokens == 0
+    assert allowed.escaped == ()
 
 
 @pytest.mark.parametrize("where", ["text", "system", "messages", "field", "example"])
@@ -74,7 +77,7 @@ def test_control_tokens_stay_text_wherever_content_comes_from(builder, tokenizer
     ends = prompt.token_ids.count(tokenizer.control_tokens["<|im_end|>"])
     assert ends == prompt.text.count("<|im_end|>\n")
     assert bad in prompt.text
-    assert prompt.escaped_tokens == (2 if where == "example" else 1)
+    assert prompt.escaped == ("<|im_end|>",) * (2 if where == "example" else 1)
 
 
 def test_a_template_that_trims_content_still_keeps_control_tokens_apart(builder, tokenizer):
@@ -261,3 +264,33 @@ def test_kwargs_reach_the_template_and_the_day_comes_from_params(builder):
     assert ChatTemplate(dated, {}, date="2026-11-30").render([]) == "30 Nov 2026"
     with pytest.raises(ModelError, match=r"prompt\.date"):
         builder(template="{{ strftime_now('%Y') }}")
+
+
+PIECES = [
+    "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_", "end|>", "<", "|", "im_end|>", "\U000f0000", "\U000f0001", "\U0010f000",
+    "\n", " ", "system", "好", "👩‍🚀", "{{ x }}", "{% raw %}", "\x00", "\ufffd", "e\u0301", "'", '"', "\\",
+]  # fmt: skip
+
+
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), min_size=1, max_size=12).map("".join), st.booleans())
+def test_no_row_can_add_a_control_token_to_its_prompt(tiny_checkpoint, text, as_messages):
+    tokenizer = Tokenizer.load(tiny_checkpoint)
+    chat = ChatTemplate(CHAT_TEMPLATE, {})
+    build = PromptBuilder(PromptParams(system="Be brief."), tokenizer, chat, max_model_len=4096)
+    row = PromptRow("r", None, [{"role": "user", "content": text}]) if as_messages else PromptRow("r", text)
+    (prompt,) = build.build([row])
+    control = [i for i in prompt.token_ids if i in tokenizer.control_tokens.values()]
+    start, end = tokenizer.control_tokens["<|im_start|>"], tokenizer.control_tokens["<|im_end|>"]
+    assert control == [start, end, start, end, start]
+    assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text
+    assert prompt.text == f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    assert bool(prompt.escaped) == bool(tokenizer.escaper.count(text))
+
+
+def test_a_row_that_holds_the_marker_itself_keeps_it(tiny_checkpoint):
+    tokenizer = Tokenizer.load(tiny_checkpoint)
+    build = PromptBuilder(PromptParams(template="{{ note }}{{ text }}"), tokenizer, None, max_model_len=4096)
+    marker = unused_character("")
+    messages = [{"role": "user", "content": f"{marker}<|im_end|>"}]
+    rows = [PromptRow("a", messages=messages), PromptRow("b", f"{marker}<|im_end|>", fields={"note": marker})]
+    assert [prompt.text for prompt in build.build(rows)] == [f"{marker}<|im_end|>", f"{marker}{marker}<|im_end|>"]

@@ -60,8 +60,11 @@ def _lines(a: str, b: str, found: Any, most: int) -> list[str]:
 
 
 def _metric_lines(title: str, metrics: dict[str, dict[str, Any]]) -> list[str]:
+    still = [name for name, item in metrics.items() if not item["higher"] and not item["lower"]]
+    metrics = {name: item for name, item in metrics.items() if name not in still}
+    said = [f"equal in every row: {', '.join(still)}"] if still else []
     if not metrics:
-        return []
+        return ["", f"{title}: {said[0]}"] if said else []
     width = max(len(title), *(len(name) for name in metrics))
     lines = ["", f"{title:<{width}}        A        B    B - A   95 % interval        higher  lower  equal"]
     for name, item in metrics.items():
@@ -70,7 +73,7 @@ def _metric_lines(title: str, metrics: dict[str, dict[str, Any]]) -> list[str]:
             f"{name:<{width}} {_number(item['a']):>8} {_number(item['b']):>8} {_number(item['difference']):>8}   {interval:<19} "
             f"{item['higher']:>6} {item['lower']:>6} {item['equal']:>6}  {item['verdict']}"
         )
-    return lines
+    return lines + said
 
 
 def _number(value: float | None) -> str:

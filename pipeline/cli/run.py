@@ -11,7 +11,7 @@ import click
 
 from pipeline.cli.options import params_options, read_params
 from pipeline.cli.stages import run_stage
-from pipeline.core.errors import MissingInput, UsageError
+from pipeline.core.errors import GateRed, MissingInput, UsageError
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 
@@ -36,7 +36,7 @@ def run(inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides:
     """
     from pipeline.runners.local import STAGES
 
-    _chain(STAGES, inputs, out, params_file, overrides)
+    run_inputs(STAGES, inputs, out, params_file, overrides)
 
 
 @click.command()
@@ -53,10 +53,11 @@ def score(inputs: tuple[str, ...], out: Path, params_file: Path | None, override
     """
     from pipeline.runners.local import SCORE_STAGES
 
-    _chain(SCORE_STAGES, inputs, out, params_file, overrides)
+    run_inputs(SCORE_STAGES, inputs, out, params_file, overrides)
 
 
-def _chain(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run the named stages over files into `out`. Raises GateRed after everything is written."""
     from pipeline.runners.interruption import interruptible
     from pipeline.runners.local import prepare_root, run_chain
     from pipeline.runners.lock import folder_lock
@@ -66,15 +67,16 @@ def _chain(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file
     params = _with_inputs(read_params(params_file, overrides, Path.cwd()), inputs, overrides)
     if "model" not in names and params.data.completion_field is None:
         raise UsageError("score: say which field holds the answers: -S data.completion_field=FIELD")
+    if out.is_file():
+        raise UsageError(f"--out {out}: is a file; name a folder")
     paths = Paths(out, imports=_imports(out))
-    prepare_root(paths, params, Path.cwd() / "data/assets")
     command = "run" if "generate" in names else "score"
     with interruptible(), folder_lock(paths.work / "run.lock"), recorded(paths, command):
-        try:
-            run_chain({name: partial(run_stage, name) for name in names}, params, paths, partial(click.echo, err=True))
-        finally:
-            if paths.metrics_json.is_file() and (paths.results / "manifest.json").is_file():
-                click.echo("\n".join(summary_lines(paths)))
+        prepare_root(paths, params, Path.cwd() / "data/assets")
+        red = run_chain({name: partial(run_stage, name) for name in names}, params, paths, partial(click.echo, err=True))
+        click.echo("\n".join(summary_lines(paths)))
+        if red:
+            raise GateRed(f"the gate is red: {'; '.join(red)}")
 
 
 def _with_inputs(params: Params, inputs: tuple[str, ...], overrides: tuple[str, ...]) -> Params:

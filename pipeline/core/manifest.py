@@ -279,8 +279,9 @@ def read_batches(folder: Path, name: str = "rows", columns: list[str] | None = N
     """A table of a stage folder in bounded batches, in order, page checksums verified."""
     for file in table_files(folder, name):
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-            for batch in parquet.iter_batches(batch_size=rows, columns=columns):
-                yield pa.Table.from_batches([batch])
+            for group in range(parquet.num_row_groups):  # one at a time: a batch is never larger than a row group's bytes
+                for batch in parquet.iter_batches(batch_size=rows, columns=columns, row_groups=[group]):
+                    yield pa.Table.from_batches([batch])
 
 
 def table_files(folder: Path, name: str) -> list[Path]:

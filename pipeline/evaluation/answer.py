@@ -30,6 +30,7 @@ class Answer:
     logprob_mean: float | None = None
     logprob_min: float | None = None
     wants_json: bool = False
+    kept: dict[str, list[int]] = field(default_factory=dict)  # counts that are needed twice
 
     @cached_property
     def candidate(self) -> str:

@@ -9,6 +9,7 @@ or None where there is none. In params it is a name (`last_number`), or a mappin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import regex
@@ -17,6 +18,7 @@ from pipeline.core.errors import ParamsError
 from pipeline.evaluation import jsontext
 from pipeline.evaluation.numbers import last_number, plain
 from pipeline.evaluation.units import fold
+from pipeline.tables.fields import MISSING, getter
 
 Extractor = Callable[[str, str | None], str | None]
 REGEX_TIMEOUT_S = 2.0
@@ -50,9 +52,18 @@ def build_extractor(spec: Any, where: str = "evaluate.extract") -> Callable[[Map
         field = spec["by"]
         cases = {str(value): _one(item, f"{where}.{value}") for value, item in spec.items() if value not in ("by", "else")}
         other = _one(spec.get("else", "text"), f"{where}.else")
-        return lambda fields: cases.get(as_key(fields.get(field)), other)
+        return lambda fields: cases.get(as_key(value_at(field, fields)), other)
     single = _one(spec, where)
     return lambda fields: single
+
+
+def value_at(path: str, fields: Mapping[str, Any]) -> Any:
+    """The field of a row at a dotted path, None where it has none."""
+    found = _getter(path)(dict(fields))
+    return None if found is MISSING else found
+
+
+_getter = lru_cache(maxsize=256)(getter)
 
 
 def as_key(value: Any) -> str:
@@ -63,7 +74,7 @@ def as_key(value: Any) -> str:
 def wants_json(spec: Any, fields: Mapping[str, Any]) -> bool:
     """Whether the extractor chosen for a row is a JSON one: then a JSON answer is expected."""
     if isinstance(spec, dict) and "by" in spec:
-        spec = spec.get(as_key(fields.get(spec["by"])), spec.get("else", "text"))
+        spec = spec.get(as_key(value_at(spec["by"], fields)), spec.get("else", "text"))
     return spec == "json" or (isinstance(spec, dict) and "json" in spec)
 
 

@@ -15,6 +15,7 @@ from pipeline.evaluation.aggregate import bootstrap_means, paired_difference
 from pipeline.evaluation.metrics import METRICS
 
 UNANSWERED_SHARE = 0.05  # of the baseline's control rows may have no answer tonight
+TOLD_DRIFT = 0.2  # noted where no limit is set
 MIN_DRAWS_PER_TEST = 100
 _KEY = regex.compile(r"(?P<control>control/)?(?P<metric>[a-z0-9_]+)(?:\[(?P<field>[^=\[\]]+)=(?P<value>[^\[\]]*)\])?")
 
@@ -113,9 +114,11 @@ def drifts(params: GateParams, measured: Mapping[str, float]) -> list[Finding]:
     found = [Finding("drift", False, f"{name}: no drift can be told, the baseline or tonight has none", name) for name in unknown]
     for name, distance in measured.items():
         limit = params.max_drift.get(name)
+        message = f"{name}: {distance:.1%} of the rows moved against the baseline"
         if limit is not None:
-            message = f"{name}: {distance:.1%} of the rows moved against the baseline, at most {limit:.1%} allowed"
-            found.append(Finding("drift", distance > limit, message, name, value=distance, limit=limit))
+            found.append(Finding("drift", distance > limit, f"{message}, at most {limit:.1%} allowed", name, value=distance, limit=limit))
+        elif distance >= TOLD_DRIFT:
+            found.append(Finding("drift", False, message, name, value=distance))
     return found
 
 

@@ -20,7 +20,7 @@ from pipeline.core.schemas import RESULTS_HEAD
 from pipeline.evaluation import behaviour, instructions, overlap, sensitive, structure, translation
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.assets import read_schema
-from pipeline.evaluation.extract import as_key
+from pipeline.evaluation.extract import as_key, value_at
 
 Value = float | None
 VERSION = "1"
@@ -107,7 +107,7 @@ class Chosen:
     asked: bool = False
 
     def applies(self, fields: Mapping[str, Any]) -> bool:
-        return all(as_key(fields.get(key)) in values for key, values in self.where.items())
+        return all(as_key(value_at(key, fields)) in values for key, values in self.where.items())
 
     def value(self, answer: Answer) -> Value:
         """The score, None where the metric does not apply; anything not finite is None too."""

@@ -24,6 +24,7 @@ from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.extract import build_extractor, split_reasoning, wants_json
 from pipeline.evaluation.jsontext import spelled_text
 from pipeline.evaluation.metrics import choose, load_files
+from pipeline.evaluation.translation import CORPUS
 
 BATCH_ROWS = 512
 POOL_FROM_ROWS = 2000  # below, starting processes takes longer than the work
@@ -31,11 +32,15 @@ POOL_FROM_ROWS = 2000  # below, starting processes takes longer than the work
 
 @dataclass(frozen=True)
 class Scored:
-    """values float64 [rows, metrics], NaN where a metric does not apply; extracted: the scored part of each answer or None."""
+    """values float64 [rows, metrics], NaN where a metric does not apply; extracted: the scored part of each answer or None.
+
+    corpus: {metric: int64 [rows, counts]}, what is summed for scores of the whole corpus; zeros where the metric does not apply.
+    """
 
     table: pa.Table
     values: np.ndarray
     extracted: list[str | None]
+    corpus: dict[str, np.ndarray]
 
 
 class Scorer:
@@ -58,7 +63,19 @@ class Scorer:
             if answer is not None:
                 scores = [metric.value(answer) for metric in self.metrics]
                 values[row] = [np.nan if score is None else score for score in scores]
-        return Scored(table, values, [answer.extracted if answer else None for answer in answers])
+        extracted = [answer.extracted if answer else None for answer in answers]
+        return Scored(table, values, extracted, self._corpus(answers, values))
+
+    def _corpus(self, answers: list[Answer | None], values: np.ndarray) -> dict[str, np.ndarray]:
+        found = {}
+        for column, name in enumerate(self.names):
+            if name in CORPUS:
+                count, _ = CORPUS[name]
+                valid = ~np.isnan(values[:, column])
+                rows = [count(answer) if answer and good else [] for answer, good in zip(answers, valid, strict=True)]
+                width = max(map(len, rows), default=0)
+                found[name] = np.array([row or [0] * width for row in rows], dtype=np.int64).reshape(len(rows), width)
+        return found
 
     def answer(self, row: dict[str, Any]) -> Answer | None:
         """One joined row as an Answer; None for a failed one."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.evaluation.aggregate import SMALL_ROWS, Means
-from pipeline.evaluation.extract import as_key
+from pipeline.evaluation.extract import as_key, value_at
 
 MAX_VALUES = 100  # per field; more values than that say nothing by themselves and are counted as OTHER
 OTHER = "(other)"
@@ -24,9 +24,7 @@ def slice_values(field: str, row: dict[str, Any], fields: dict[str, Any]) -> lis
         return [NONE if value is None or value == -1 else str(value)]
     if field == "step":
         return list(row["steps_applied"] or []) or [NONE]
-    found: Any = fields
-    for key in field.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
+    found = value_at(field, fields)
     values = found if isinstance(found, list) else [found]
     return sorted(
         {NONE if item is None else as_key(item) if not isinstance(item, dict | list) else json.dumps(item) for item in values}

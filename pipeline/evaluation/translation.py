@@ -8,7 +8,7 @@ chrF (Popović, 2015): character 6-grams without blanks, beta 2, best reference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -37,8 +37,58 @@ def bleu(answer: Answer) -> float:
     return bleu_of(bleu_statistics(answer))
 
 
+def chrf(answer: Answer) -> float:
+    """Sentence chrF, 0 to 100."""
+    return chrf_of(chrf_statistics(answer))
+
+
 def bleu_statistics(answer: Answer) -> list[int]:
-    """[answer length, reference length, 4 matches, 4 totals]; sums of them over rows give corpus BLEU."""
+    """[answer length, reference length, 4 matches, 4 totals]; sums of them over rows give corpus BLEU. Counted once per answer."""
+    if "bleu" not in answer.kept:
+        answer.kept["bleu"] = _count_bleu(answer)
+    return answer.kept["bleu"]
+
+
+def chrf_statistics(answer: Answer) -> list[int]:
+    """For each order [n-grams of the answer, of the best reference, in common]; sums of them over rows give corpus chrF."""
+    if "chrf" not in answer.kept:
+        ours = "".join(answer.candidate.split())
+        counted = [_count_chrf(ours, "".join(text.split())) for text in answer.references]
+        answer.kept["chrf"] = max(counted, key=chrf_of)
+    return answer.kept["chrf"]
+
+
+def bleu_of(statistics: Sequence[int], *, effective_order: bool = True) -> float:
+    """BLEU of one row's or of summed statistics; for a corpus pass effective_order=False, as sacrebleu does."""
+    ours, theirs, *counts = (int(value) for value in statistics)
+    score = BLEU.compute_bleu(
+        counts[:BLEU_ORDER], counts[BLEU_ORDER:], ours, theirs, smooth_method="exp", effective_order=effective_order
+    )  # fmt: skip
+    return min(100.0, float(score.score))
+
+
+def chrf_of(statistics: Sequence[int]) -> float:
+    """chrF of one row's or of summed statistics: F of the precisions and recalls averaged over the orders that both sides have."""
+    precision = recall = 0.0
+    orders = 0
+    for ours, theirs, common in zip(statistics[::3], statistics[1::3], statistics[2::3], strict=True):
+        if ours and theirs:
+            precision, recall, orders = precision + common / ours, recall + common / theirs, orders + 1
+    if not precision + recall:
+        return 0.0
+    precision, recall = precision / orders, recall / orders
+    factor = CHRF_BETA**2
+    return float(100 * (1 + factor) * precision * recall / (factor * precision + recall))
+
+
+# What is summed over rows for the score of the whole corpus, beside the mean over rows: how to count one row, how to score the sums.
+CORPUS: dict[str, tuple[Callable[[Answer], list[int]], Callable[[Sequence[int]], float]]] = {
+    "bleu": (bleu_statistics, lambda sums: bleu_of(sums, effective_order=False)),
+    "chrf": (chrf_statistics, chrf_of),
+}
+
+
+def _count_bleu(answer: Answer) -> list[int]:
     split = TOKENISERS[tokeniser_name(answer)]
     ours = split(answer.candidate)
     theirs = [split(text) for text in answer.references]
@@ -58,43 +108,23 @@ def bleu_statistics(answer: Answer) -> list[int]:
     return [len(ours), nearest, *matches, *totals]
 
 
-def bleu_of(statistics: Sequence[int], *, effective_order: bool = True) -> float:
-    """BLEU of one row's or of summed statistics; for a corpus pass effective_order=False, as sacrebleu does."""
-    ours, theirs, *counts = (int(value) for value in statistics)
-    score = BLEU.compute_bleu(
-        counts[:BLEU_ORDER], counts[BLEU_ORDER:], ours, theirs, smooth_method="exp", effective_order=effective_order
-    )  # fmt: skip
-    return min(100.0, float(score.score))
-
-
-def chrf(answer: Answer) -> float:
-    """Sentence chrF, 0 to 100."""
-    return max(_chrf("".join(answer.candidate.split()), "".join(text.split())) for text in answer.references)
-
-
-def _chrf(ours: str, theirs: str) -> float:
+def _count_chrf(ours: str, theirs: str) -> list[int]:
     codes = np.frombuffer((ours + theirs).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
     if len(codes) and codes.max() >= ALPHABET:
         alphabet, codes = np.unique(codes, return_inverse=True)
         if len(alphabet) > ALPHABET:
-            return float(CHRF().sentence_score(ours, [theirs]).score)
+            return [int(count) for count in CHRF()._extract_corpus_statistics([ours], [[theirs]])[0]]
     a, b = codes[: len(ours)], codes[len(ours) :]
-    orders = min(CHRF_ORDER, len(a), len(b))
-    precision = recall = 0.0
+    counted: list[int] = []
+    common = 1
     grams_a, grams_b = a, b
-    for n in range(1, orders + 1):
-        if n > 1:
+    for n in range(1, CHRF_ORDER + 1):
+        counts = max(0, len(a) - n + 1), max(0, len(b) - n + 1)
+        if n > 1 and common:
             grams_a, grams_b = (grams[:-1] * ALPHABET + chars[n - 1 :] for grams, chars in ((grams_a, a), (grams_b, b)))
-        matches = _common(grams_a, grams_b)
-        if not matches:
-            break  # then no longer n-gram matches either
-        precision += matches / len(grams_a)
-        recall += matches / len(grams_b)
-    if not precision + recall:
-        return 0.0
-    precision, recall = precision / orders, recall / orders
-    factor = CHRF_BETA**2
-    return 100 * (1 + factor) * precision * recall / (factor * precision + recall)
+        common = _common(grams_a, grams_b) if common and all(counts) else 0  # without a match no longer n-gram matches either
+        counted += [counts[0] if counts[1] else 0, counts[1], common]
+    return counted
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:

@@ -23,8 +23,8 @@ from pipeline.model.device import TORCH_DTYPES
 from pipeline.model.gguf_tokenizer import adds_bos, build_tokenizer
 from pipeline.model.gguf_weights import GgufFile
 from pipeline.model.layout import Piece
-from pipeline.model.quantize import GROUP, bits_of, stored_form
 from pipeline.model.safetensors_file import INDEX, SINGLE, Shards
+from pipeline.model.stored_form import GROUP, bits_of, stored_form
 from pipeline.model.weights import checked_plan, read_tensor, round_into, stored_dtype
 
 SHARD_BYTES = 2 * 1024**3

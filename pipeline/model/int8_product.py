@@ -31,29 +31,44 @@ def int8_is_fast() -> bool:
 
 
 class Int8Product:
-    """x [N, I] -> x W^T + b [N, O] in x's type, for weight int8 [O, I] and scale float32 [O]."""
+    """x [N, I] -> x W^T + b [N, O] in x's type, for weight int8 [O, I] and scale float32 [O].
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    terms: 2 rounds what the first rounding left over once more and adds a second product: sixteen bits where few large values
+    would leave the small ones no bits.
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor, terms: int = 1) -> None:
+        self.terms = terms
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.scale = scale
         self.zeros = torch.zeros(scale.shape[0], dtype=torch.int64)
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        levels, row_scale = quantize_rows(x)
+        rest = x.to(torch.float32, copy=self.terms == 2).contiguous()
+        out = self._product(rest)
+        if self.terms == 2:
+            out.add_(self._product(rest))
+        return (out if bias is None else out.add_(bias)).to(x.dtype)
+
+    def _product(self, x: Tensor) -> Tensor:
+        levels, row_scale = quantize_rows(x, rest=x if self.terms == 2 else None)
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, 128, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        out.mul_(row_scale[:, None])
-        return (out if bias is None else out.add_(bias)).to(x.dtype)
+        return out.mul_(row_scale[:, None])
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """uint8 [N, I] with zero point 128, and scales float32 [N]: x is about (levels - 128) * scale. Rows that are not finite give
-    scales that are not finite, so that a later check finds them."""
-    wide = x.float().contiguous().numpy()
-    levels = np.empty(wide.shape, np.uint8)
-    scales = np.empty(wide.shape[0], np.float32)
-    _quantize(wide, levels, scales)
+def quantize_rows(x: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """uint8 [N, I] with zero point 128, and scales float32 [N]: float32 x is about (levels - 128) * scale.
+
+    rest: takes what is left over; may be x itself. Rows that are not finite give scales that are not finite, so that a later check
+    finds them.
+    """
+    levels = np.empty(x.shape, np.uint8)
+    scales = np.empty(x.shape[0], np.float32)
+    _quantize(x.numpy(), levels, scales)
+    if rest is not None:
+        _subtract(x.numpy(), levels, scales, rest.numpy())
     return torch.from_numpy(levels), torch.from_numpy(scales)
 
 
@@ -69,3 +84,10 @@ def _quantize(x: Any, levels: Any, scales: Any) -> None:
         factor = np.float32(127) / largest if largest > 0 else np.float32(0)
         for column in range(x.shape[1]):
             levels[row, column] = np.uint8(np.rint(x[row, column] * factor) + np.float32(128))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _subtract(x: Any, levels: Any, scales: Any, rest: Any) -> None:
+    for row in range(x.shape[0]):
+        for column in range(x.shape[1]):
+            rest[row, column] = x[row, column] - (np.float32(levels[row, column]) - np.float32(128)) * scales[row]

@@ -1,8 +1,6 @@
-"""Weights in 8 or 4 bits: how they are rounded, stored, looked up and multiplied.
+"""Weights in 8 or 4 bits: how they are rounded, looked up and multiplied; their form is in stored_form.py.
 
-int8: one symmetric scale per row (output channel). int4: groups of 32 columns, each with a scale and a minimum in float16, two
-values to a byte, the last group padded. Embedding and head are int8 in both. Rows never share a number, so matrices may be
-stacked or cut by rows before or after.
+Rows never share a number, so matrices may be stacked or cut by rows before or after.
 
 O rows (outputs)  I columns (inputs)  G groups of columns  N tokens
 """
@@ -15,22 +13,7 @@ from torch.nn import functional
 
 from pipeline.model.int8_product import Int8Product, int8_is_fast
 from pipeline.model.linear import KERNELS
-
-GROUP = 32
-BITS = {"none": 0, "int8": 8, "int4": 4}
-
-
-def bits_of(target: str, bits: int) -> int:
-    """Bits of one matrix of the decoder: embedding and head are never below 8."""
-    return 8 if bits and target in ("embedding.weight", "head.weight") else bits
-
-
-def stored_form(rows: int, columns: int, bits: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Suffix of the stored name: shape and safetensors type of each part of a quantised matrix."""
-    if bits == 8:
-        return {"": ((rows, columns), "I8"), "_scale": ((rows,), "F32")}
-    groups = -(-columns // GROUP)
-    return {"": ((rows, groups * GROUP // 2), "U8"), "_scale": ((rows, groups), "F16"), "_minimum": ((rows, groups), "F16")}
+from pipeline.model.stored_form import GROUP
 
 
 def quantize(weight: Tensor, bits: int) -> dict[str, Tensor]:
@@ -90,8 +73,9 @@ class QuantizedLinear(_Quantized):
     A row's result never depends on the other rows once packed: integer sums are exact, and floats go in blocks of one shape.
     """
 
-    def __init__(self, parts: dict[str, Tensor], columns: int, bias: Tensor | None) -> None:
+    def __init__(self, parts: dict[str, Tensor], columns: int, bias: Tensor | None, terms: int = 1) -> None:
         super().__init__(parts, columns)
+        self.terms = terms  # of the int8 product, see there
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = "plain"
         self._product: Int8Product | None = None
@@ -108,7 +92,7 @@ class QuantizedLinear(_Quantized):
             whole = "_minimum" not in self.suffixes
             self.kernel = "int8-onednn" if whole and int8_is_fast() else f"int{8 if whole else 4}-blocks"
             if self.kernel == "int8-onednn":
-                self._product = Int8Product(self.get_buffer("weight"), self.get_buffer("weight_scale"))
+                self._product = Int8Product(self.get_buffer("weight"), self.get_buffer("weight_scale"), self.terms)
         return self.kernel
 
     def drop_weight(self) -> None:

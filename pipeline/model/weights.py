@@ -20,9 +20,10 @@ from pipeline.model.config import ModelConfig, read_config
 from pipeline.model.decoder import Decoder
 from pipeline.model.device import TORCH_DTYPES, byte_view, pick_device
 from pipeline.model.layout import IGNORED_ENDINGS, Piece, pieces
-from pipeline.model.quantize import BITS, QuantizedEmbedding, QuantizedLinear, bits_of, quantize, stored_form
+from pipeline.model.quantize import QuantizedEmbedding, QuantizedLinear, quantize
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.smoke import smoke_run
+from pipeline.model.stored_form import BITS, bits_of, stored_form
 from pipeline.model.vocabulary import read_vocabulary, usable_vocab
 
 FLOATS = ("F64", "F32", "BF16", "F16")
@@ -183,7 +184,8 @@ class Filler:
             return
         parent, _, name = place.rpartition(".")
         bias = None if target == "head.weight" else self.decoder.get_submodule(place).bias
-        setattr(self.decoder.get_submodule(parent), name, QuantizedLinear(values, columns, bias))  # type: ignore[arg-type]
+        terms = 2 if name == "down" else 1  # the product of gate and up has few, very large values
+        setattr(self.decoder.get_submodule(parent), name, QuantizedLinear(values, columns, bias, terms))  # type: ignore[arg-type]
 
     def _tie(self) -> None:
         decoder = self.decoder

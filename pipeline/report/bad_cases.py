@@ -67,6 +67,7 @@ class Night:
     answers: int = 0
     rows: int = 0
     rejected: int = 0
+    rejects: Counter[tuple[str, str]] = field(default_factory=Counter)  # (stage, reason) of rejected rows
     failed_rows: int = 0
     bad: int = 0
     warned: int = 0
@@ -99,7 +100,9 @@ def find(paths: Paths, params: ReportParams) -> Night:
             last = row.ordinal
     for row in night_rows.rejected(paths):
         case, _ = judge(row, rules, labels, usual)
-        night.rejected += not row.control
+        if not row.control:
+            night.rejected += 1
+            night.rejects[row.stage or "", row.rejected or ""] += 1
         if case:
             night.cases.append(case)
     night.rows = len(failed)

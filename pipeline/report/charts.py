@@ -47,6 +47,8 @@ def trend(values: Sequence[float | None], moved: Sequence[int] = (), other: Sequ
             axes.set_ylim(min(known) - 0.05 * level, max(known) + 0.05 * level)
         else:
             axes.margins(y=0.2)
+        if known and min(known) >= 0 > axes.get_ylim()[0]:
+            axes.set_ylim(bottom=0)
 
     return _svg(3.2, 1.25, draw)
 

@@ -1,8 +1,9 @@
-"""Which metrics people look at first."""
+"""What people look at first: the verdict, and which metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 ORDER = (
     "exact", "contains", "numeric", "choice", "token_f1", "chrf", "bleu", "rouge_l", "json_valid", "json_fields", "instructions_all",
@@ -14,3 +15,11 @@ def split(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Names people look at first, in their order, and the others as they come."""
     names = list(names)
     return [name for name in ORDER if name in names], [name for name in names if name not in ORDER]
+
+
+def verdict_of(gate: dict[str, Any] | None) -> str:
+    """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
+    if gate is None:
+        return "none"
+    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
+    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])

@@ -12,7 +12,7 @@ from pipeline.report import headline
 from pipeline.report.bad_cases import Case, Night
 from pipeline.report.causes import CAUSES
 from pipeline.report.marks import Segment, closest, differences, shaded
-from pipeline.report.page import render
+from pipeline.report.page import render, visible
 from pipeline.report.patterns import Condition, intervals
 from pipeline.report.rows import Row
 from pipeline.report.tokens import TokenTexts
@@ -45,7 +45,7 @@ def show(case: Case, row: Row, tokens: TokenTexts | None, show_text: bool) -> Sh
         return Shown(case, row, scores=row.scores)
     answer, is_shaded = None, False
     if row.answer is not None:
-        answer = [Segment(row.answer[:MAX_TEXT_CHARS])]
+        answer = [Segment(visible(row.answer, MAX_TEXT_CHARS))]
         if tokens is not None and row.token_ids is not None and row.token_logprobs is not None and len(row.answer) <= MAX_TEXT_CHARS:
             answer = shaded(row.answer, tokens.pieces(row.token_ids.tolist()), row.token_logprobs)
             is_shaded = any(segment.kind for segment in answer)
@@ -76,35 +76,41 @@ def chosen(night: Night, params: ReportParams) -> list[Case]:
 def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: dict[str, Any] | None) -> dict[str, Any]:
     """What both the page and the mail say before the cases."""
     return {
-        "night": night, "params": params, "show_text": params.show_text, "verdict": verdict_of(gate),
+        "night": night, "params": params, "show_text": params.show_text, "verdict": headline.verdict_of(gate),
         "reasons": (gate or {}).get("reasons", []),
         "share": night.bad / night.answers if night.answers else None, "states": night.states,
-        "compared": bool(night.states), "metrics": metric_rows(metrics), "causes": cause_rows(night),
+        "compared": bool(night.states), "accepted": bool((gate or {}).get("baseline")),
+        "metrics": metric_rows(metrics, gate), "causes": cause_rows(night),
         "rules": sorted(night.by_rule.items(), key=lambda item: (-item[1], item[0])), "advice": advice(night),
         "patterns": night.mined.patterns, "breakdowns": breakdowns(night), "clusters": night.clusters[:MAX_CLUSTERS],
+        "examples": examples(night, params),
         "total": len(night.cases),
     }  # fmt: skip
 
 
-def verdict_of(gate: dict[str, Any] | None) -> str:
-    """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
-    if gate is None:
-        return "none"
-    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
-    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
+def examples(night: Night, params: ReportParams, most: int = 3) -> dict[int, list[int]]:
+    """Ranks of the first few shown cases of each group."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for case in chosen(night, params):
+        if case.cluster is not None and len(found[case.cluster]) < most:
+            found[case.cluster].append(case.rank)
+    return found
 
 
-def metric_rows(metrics: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def metric_rows(metrics: dict[str, Any], gate: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Metrics that some row has, those people look at first and the others: mean, interval, rows scored, the control set's mean.
 
-    better: 1 for higher, -1 for lower, 0 for neither. best: the end of the scale where there is one.
+    better: 1 for higher, -1 for lower, 0 for neither. best: the end of the scale where there is one. moved: the gate's check
+    of the control set against the accepted run.
     """
     held, control = metrics.get("metrics") or {}, metrics.get("control") or {}
+    moved = {check["metric"]: check for check in (gate or {}).get("checks", ()) if check["check"] == "drop" and "slice" not in check}
 
     def row(name: str) -> dict[str, Any]:
         best = 100.0 if name in OUT_OF_100 else None if name in OPEN_SCALES else 1.0
         better = METRICS[name].better if name in METRICS else 0
-        return {"name": name, "best": best, "better": better, "control": (control.get(name) or {}).get("mean"), **held[name]}
+        return {"name": name, "best": best, "better": better, "control": (control.get(name) or {}).get("mean"), "moved": moved.get(name),
+                **held[name]}  # fmt: skip
 
     valid = [name for name in held if held[name].get("n_valid") or (control.get(name) or {}).get("n_valid")]
     first, others = headline.split(valid)
@@ -143,7 +149,7 @@ def breakdowns(night: Night, max_values: int = 12, max_fields: int = 4) -> list[
     usable.sort(key=lambda item: (("field", "language", "bucket", "step").index(item[0][0]), item[0][1]))
     found = []
     for (kind, name), values in usable[:max_fields]:
-        values.sort(key=lambda item: (-item[2] / item[1], item[0].value))
+        values.sort(key=lambda item: (_bound(item[0]), -item[2] / item[1], item[0].value))
         bounds = intervals([item[2] for item in values], [item[1] for item in values])
         found.append({
             "kind": kind, "name": name,
@@ -151,3 +157,8 @@ def breakdowns(night: Night, max_values: int = 12, max_fields: int = 4) -> list[
                        for (c, rows, failures), (low, high) in zip(values, bounds)],
         })  # fmt: skip
     return found
+
+
+def _bound(condition: Condition) -> int:
+    """Lengths stay in their order; all else is ordered by how much fails."""
+    return int("".join(filter(str.isdigit, condition.value)) or 0) if condition.kind == "bucket" else 0

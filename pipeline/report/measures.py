@@ -8,6 +8,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.core.params import EvaluateParams
 from pipeline.core.paths import Paths
 from pipeline.evaluation.answer import Answer
+from pipeline.evaluation.instructions import followed
 from pipeline.evaluation.metrics import choose, load_files
 from pipeline.evaluation.sensitive import word_list
 from pipeline.report.rows import Row
@@ -16,7 +17,7 @@ NEEDED = ("empty", "loop_share", "loop_start", "refusal", "language_match", "cop
 
 
 class Measures:
-    """Knows how the night was evaluated, works out the needed metrics that it left out, and where sensitive words stand."""
+    """Knows how the night was evaluated, works out the needed metrics that it left out, and what lies behind some of them."""
 
     def __init__(self, paths: Paths) -> None:
         manifest = read_manifest(paths.scores)
@@ -27,11 +28,13 @@ class Measures:
         self._words = word_list(params.sensitive_words, paths.assets)
 
     def complete(self, row: Row) -> None:
-        """Add the missing measures to the row's scores, and its sensitive hits; a failed row has none."""
+        """Add the missing measures to the row's scores, its broken instructions and sensitive hits; a failed row has none."""
         if row.answer is None:
             return
+        answer = Answer(row.answer, row.answer, row.references, row.text, row.language, row.finish_reason, row.meta)
+        if row.scores.get("instructions", 1) < 1:
+            row.broken = [name for name, good in followed(answer) if not good]
         if self._missing:
-            answer = Answer(row.answer, row.answer, row.references, row.text, row.language, row.finish_reason, row.meta)
             for metric in self._missing:
                 value = metric.value(answer)
                 if value is not None:

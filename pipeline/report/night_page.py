@@ -55,10 +55,16 @@ def write_night_page(paths: Paths, language: str = "en") -> Path:
         "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": _json(paths.gate_json), "trends": trends(history),
         "changes": changes(history), "timelines": timelines(record), "report": _json(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],
-        "verdict": history[-1].get("verdict", "none") if history else "none",
+        "verdict": _verdict(history, _json(paths.gate_json)),
     }  # fmt: skip
     write_bytes(paths.index_html, render("night.html", language, lenient=True, **facts))
     return paths.index_html
+
+
+def _verdict(history: list[dict[str, Any]], gate: dict[str, Any]) -> str:
+    """The last night's, as the report says it: green for want of anything to compare is `open`."""
+    last = str(history[-1].get("verdict", "none")) if history else "none"
+    return headline.verdict_of(gate) if last == "green" and gate.get("verdict") == "green" else last
 
 
 def _place(stage: str) -> tuple[int, str]:
@@ -80,12 +86,18 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
     return lines
 
 
+def finished(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Nights that made results: neither failed, nor skipped because nothing had changed."""
+    return [line for line in history if not line.get("unchanged") and line.get("verdict") != "failed"]
+
+
 def trends(history: Sequence[dict[str, Any]]) -> list[Trend]:
-    """Metrics of the control set (else of the rows), then throughput, rejects, time. Nights that changed nothing are left out."""
+    """Metrics of the control set (else of the rows), then throughput, rejects, time, over the finished nights."""
     found = []
-    for name, values, is_metric, other in series([line for line in history if not line.get("unchanged")][-TREND_NIGHTS:]):
+    for name, values, is_metric, other in series(finished(history)[-TREND_NIGHTS:]):
         moved = moved_at(values)
-        found.append(Trend(name, values, moved, charts.trend(values, moved, other), is_metric))
+        drawn = sum(value is not None for value in values) > 1
+        found.append(Trend(name, values, moved, charts.trend(values, moved, other) if drawn else Markup(""), is_metric))
     return found
 
 
@@ -114,7 +126,7 @@ def series(nights: Sequence[dict[str, Any]]) -> list[Series]:
 
 def changes(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is different from the night before that ran: name, before, now, largest relative change first."""
-    ran = [line for line in history if not line.get("unchanged")]
+    ran = finished(history)
     if len(ran) < 2:
         return []
     found: list[tuple[float, dict[str, Any]]] = []

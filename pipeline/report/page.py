@@ -28,8 +28,8 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def render(template: str, language: str, *, lenient: bool = False, **context: Any) -> bytes:
     """The page as UTF-8 bytes. language: the one shown first, `en` or `zh`. lenient: facts that are not there are left out."""
-    style = (HERE / "templates/page.css").read_text(encoding="utf-8")
-    script = (HERE / "templates/page.js").read_text(encoding="utf-8")
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     html = _environment(lenient).get_template(template).render(
         language=language, style=Markup(style), script=Markup(script), script_hash=digest, **context
@@ -47,7 +47,12 @@ def words() -> dict[str, dict[str, str]]:
 def say(key: str, language: str, **values: Any) -> str:
     """One sentence in one language as plain text; an unknown key stands for itself."""
     text = words().get(key, {}).get(language)
-    return key if text is None else text.format(**{name: number(value) for name, value in values.items()})
+    return key if text is None else text.format(**{name: _value(value, language) for name, value in values.items()})
+
+
+def _value(value: Any, language: str) -> str:
+    """A value inside a sentence; `@key` is itself a sentence in the same language."""
+    return say(value[1:], language) if isinstance(value, str) and value.startswith("@") and value[1:] in words() else number(value)
 
 
 def both(key: str, **values: Any) -> Markup:
@@ -88,6 +93,15 @@ def signed(value: float) -> str:
     return f"+{number(value)}" if value > 0 else f"−{number(-value)}" if value < 0 else "0"
 
 
+def duration(seconds: float | None) -> str:
+    """A stretch of time for people: 0.4 s, 66.8 s, 9 min 8 s, 2 h 5 min."""
+    if seconds is None or seconds < 100:
+        return f"{number(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
 def pvalue(p: float) -> str:
     """A probability as people write it: two figures, tiny ones as a bound."""
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
@@ -110,9 +124,11 @@ def _name(mark: str) -> str:
 @cache
 def _environment(lenient: bool) -> SandboxedEnvironment:
     environment = SandboxedEnvironment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=ChainableUndefined if lenient else StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters.update(number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, shell=shlex.quote)
+    environment.filters.update(
+        number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, duration=duration, shell=shlex.quote
+    )
     environment.globals.update(both=both, say=say, escape=escape)
     return environment

@@ -13,13 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.core import schemas
 from pipeline.core.manifest import read_batches, read_manifest, read_table, table_files
 from pipeline.core.paths import Paths
+from pipeline.tables.query import connect
 
 BATCH_ROWS = 4096
 REJECTING = ("validated", "clean", "prompts")
@@ -57,6 +58,7 @@ class Row:
     error: str | None = None
     extracted: str | None = None
     scores: dict[str, float] = field(default_factory=dict)  # metrics that apply to this row
+    broken: list[str] = field(default_factory=list)  # instructions of the row that its answer does not follow
     hits: list[tuple[str, int, int]] = field(default_factory=list)  # sensitive words: id in the list, start and end in the answer
     rejected: str | None = None  # reason code of a rejected row
     stage: str | None = None  # the stage that rejected it
@@ -65,35 +67,31 @@ class Row:
 
 def answered(paths: Paths, ordinals: Iterable[int] | None = None) -> Iterator[Row]:
     """Every completion in order of (ordinal, sample), failed ones too; only the given ordinals where there are any."""
-    connection = _connect(paths)
-    wanted = "" if ordinals is None else "WHERE c.ordinal IN (SELECT unnest(?))"
+    wanted = "" if ordinals is None else "WHERE c.ordinal IN (SELECT unnest($1))"
     query = f"SELECT {_COLUMNS} FROM completions c {_JOINS} {wanted} ORDER BY c.ordinal, c.sample"
-    parameters = [] if ordinals is None else [list(ordinals)]
-    reader = connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS)
     scores = _Scores(paths)
-    for batch in reader:
+    for batch in _query(paths, query, [] if ordinals is None else [list(ordinals)]):
         yield from _rows(batch, scores)
 
 
 def inputs(paths: Paths) -> Iterator[tuple[int, str, str, tuple[str, ...]]]:
     """(ordinal, language, cleaned text, references) of every row that was answered, in order."""
-    query = (
-        """SELECT k.ordinal, k.language, k.text, k.messages, v.reference FROM clean k JOIN validated v USING (ordinal) ORDER BY k.ordinal"""
-    )
-    connection = _connect(paths)
-    for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+    query = "SELECT k.*, v.reference FROM clean k JOIN validated v USING (ordinal) ORDER BY k.ordinal"
+    for batch in _query(paths, query, []):
         columns = (batch.column(name).to_pylist() for name in ("ordinal", "language", "text", "messages", "reference"))
         for ordinal, language, text, messages, reference in zip(*columns):
-            yield ordinal, language or "und", spoken(text, messages) or "", tuple(json.loads(reference)) if reference else ()
+            yield ordinal, language or "und", spoken(text, messages) or "", tuple(_texts(reference))
 
 
 def extracted(paths: Paths, ordinals: Iterable[int]) -> dict[tuple[int, int], str]:
     """The part of the answer that was scored, by (ordinal, sample), where there is one."""
-    files = [str(file) for file in table_files(paths.scores, "rows")]
-    query = f"SELECT ordinal, sample, min(extracted) FROM read_parquet({files!r}) WHERE ordinal IN (SELECT unnest($1)) GROUP BY ALL"
-    with duckdb.connect() as connection:
-        found = connection.execute(query, [list(ordinals)]).fetchall()
-    return {(ordinal, sample): text for ordinal, sample, text in found if text is not None}
+    wanted = pa.array(sorted(ordinals), pa.int64())
+    found: dict[tuple[int, int], str] = {}
+    for batch in read_batches(paths.scores, "rows", ["ordinal", "sample", "extracted"]):
+        for item in batch.filter(pc.is_in(batch["ordinal"], wanted)).to_pylist():
+            if item["extracted"] is not None:
+                found.setdefault((item["ordinal"], item["sample"]), item["extracted"])
+    return found
 
 
 def ids(paths: Paths, wanted: set[str]) -> dict[str, list[int]]:
@@ -131,21 +129,31 @@ _COLUMNS = """c.*, v.id, v.control, v.source_file, v.source_line, v.text AS raw_
     k.text AS clean_text, k.messages AS clean_messages, k.language, k.steps_applied,
     p.prompt, p.prompt_tokens, p.bucket, p.truncated_tokens"""
 _JOINS = "LEFT JOIN validated v USING (ordinal) LEFT JOIN clean k USING (ordinal) LEFT JOIN prompts p USING (ordinal)"
+_TABLES = {
+    "validated": (schemas.VALIDATED, ["ordinal", "id", "control", "source_file", "source_line", "text", "messages", "reference", "meta"]),
+    "clean": (schemas.CLEAN, ["ordinal", "text", "messages", "language", "steps_applied"]),
+    "prompts": (schemas.PROMPTS, ["ordinal", "prompt", "prompt_tokens", "bucket", "truncated_tokens"]),
+    "completions": (schemas.COMPLETIONS, [name for name in schemas.COMPLETIONS.names if name != "top_logprobs"]),
+}  # fmt: skip
 
 
-def _connect(paths: Paths) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect()
-    connection.execute("SET enable_progress_bar = false")
-    tables = {"validated": schemas.VALIDATED, "clean": schemas.CLEAN, "prompts": schemas.PROMPTS, "completions": schemas.COMPLETIONS}
-    for name, schema in tables.items():
-        folder: Path = getattr(paths, name)
-        table = "part" if name == "completions" else "rows"
-        files = table_files(folder, table) if name in ("validated", "completions") or (folder / "manifest.json").is_file() else []
-        if files:
-            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({[str(file) for file in files]!r})")
-        else:
-            connection.register(name, schema.empty_table())
-    return connection
+def _query(paths: Paths, query: str, parameters: list[Any]) -> Iterator[pa.RecordBatch]:
+    """Batches of a query over the night's tables, read with page checksums; joins spill to .work where memory is short."""
+    with connect(paths.work / "tmp") as connection:
+        connection.execute("SET enable_progress_bar = false")
+        for name, (schema, columns) in _TABLES.items():
+            if f" {name} " in f"{query} ":  # a stream is read whole once it is registered and named
+                connection.register(name, _stream(getattr(paths, name), "part" if name == "completions" else "rows", schema, columns))
+        yield from connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS)
+
+
+def _stream(folder: Path, table: str, schema: pa.Schema, columns: list[str]) -> pa.RecordBatchReader:
+    """A table as a stream of its columns; an empty one where the stage has not run."""
+    wanted = pa.schema([schema.field(name) for name in columns])
+    batches = read_batches(folder, table, columns) if (folder / "manifest.json").is_file() else iter(())
+    return pa.RecordBatchReader.from_batches(
+        wanted, (batch for item in batches for batch in item.select(columns).cast(wanted).to_batches())
+    )
 
 
 class _Scores:
@@ -178,7 +186,7 @@ class _Scores:
 
 def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
     arrays = {name: _lists(batch.column(name)) for name in ("token_ids", "token_logprobs")}
-    names = [name for name in batch.schema.names if name not in arrays and name != "top_logprobs"]
+    names = [name for name in batch.schema.names if name not in arrays]
     columns = [batch.column(name).to_pylist() for name in names]
     for index, values in enumerate(zip(*columns)):
         item = dict(zip(names, values))
@@ -189,7 +197,7 @@ def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
             raw=spoken(item["raw_text"], item["raw_messages"]) or "",
             raw_messages=json.loads(item["raw_messages"]) if item["raw_messages"] else None, text=clean,
             prompt=clean if item["prompt"] is None else item["prompt"],
-            references=json.loads(item["reference"]) if item["reference"] else [], meta=json.loads(item["meta"]) if item["meta"] else {},
+            references=_texts(item["reference"]), meta=json.loads(item["meta"]) if item["meta"] else {},
             language=item["language"] or "und", steps=item["steps_applied"] or [], bucket=item["bucket"],
             prompt_tokens=item["prompt_tokens"], truncated_tokens=item["truncated_tokens"] or 0, answer=item["text"],
             token_ids=arrays["token_ids"][index], token_logprobs=arrays["token_logprobs"][index],
@@ -205,6 +213,11 @@ def spoken(text: str | None, messages: str | None) -> str | None:
         return text
     parts = [message.get("content") for message in json.loads(messages)]
     return "\n".join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts if part)
+
+
+def _texts(references: str | None) -> list[str]:
+    """Reference texts that are not blank, as stage evaluate takes them."""
+    return [text for text in json.loads(references or "[]") if isinstance(text, str) and text.strip()]
 
 
 def _lists(column: pa.Array) -> list[np.ndarray | None]:

@@ -22,7 +22,7 @@ from pipeline.report.rows import Row
 
 FAIL_AT = 0.5
 # Lowest good value per metric. A deciding metric speaks alone; of the others the kindest one does.
-DECIDING = {"choice": 1.0, "numeric": 1.0, "instructions": 1.0, "json_fields": 1.0}
+DECIDING = {"choice": 1.0, "numeric": 1.0, "json_fields": 1.0}
 LENIENT = {"exact": 1.0, "contains": 1.0, "token_f1": 0.5, "rouge_l": 0.4, "chrf": 40.0, "edit_similarity": 0.6, "bleu": 20.0}
 
 
@@ -127,10 +127,18 @@ def wrong_language(row: Row) -> Finding | None:
 
 def invalid_json(row: Row) -> Finding | None:
     """JSON was expected and could not be read as it stands, or breaks its schema."""
-    for metric, severity in (("json_valid", 0.8), ("json_schema", 0.7)):
-        if row.scores.get(metric, 1) < 1:
-            return Finding("invalid_json", severity, {"metric": metric, "value": row.scores[metric]})
-    return None
+    if row.scores.get("json_valid", 1) < 1:
+        kind = next((kind for kind in ("cut", "repaired") if row.scores.get(f"json_{kind}", 0) > 0), "none")
+        return Finding("invalid_json", 0.8, {"kind": f"@json.{kind}"})
+    return Finding("invalid_json", 0.7, {"kind": "@json.schema"}) if row.scores.get("json_schema", 1) < 1 else None
+
+
+def broken_instruction(row: Row) -> Finding | None:
+    """An instruction that can be checked (IFEval's kinds) was not followed."""
+    share = row.scores.get("instructions", 1.0)
+    if share >= 1:
+        return None
+    return Finding("broken_instruction", 0.5 + 0.3 * (1 - share), {"which": ", ".join(row.broken) or "–", "share": percent(share)})
 
 
 def sensitive_hit(row: Row) -> Finding | None:
@@ -164,7 +172,8 @@ def length_mismatch(row: Row, *, shorter: float = 0.2, longer: float = 8.0) -> F
 RULES: dict[str, Rule] = {
     "failed_row": failed_row, "rejected_input": rejected_input, "empty": empty, "sensitive_hit": sensitive_hit,
     "looping": looping, "invalid_json": invalid_json, "wrong_language": wrong_language, "refusal": refusal,
-    "truncated": truncated, "copied_prompt": copied_prompt, "low_score": low_score, "length_mismatch": length_mismatch,
+    "broken_instruction": broken_instruction, "truncated": truncated, "copied_prompt": copied_prompt,
+    "low_score": low_score, "length_mismatch": length_mismatch,
     "unsure": unsure,
 }  # fmt: skip
 

@@ -17,7 +17,10 @@ from pipeline.evaluation.baseline import control_rows, read_baseline
 from pipeline.report.rows import Row
 from pipeline.report.rules import FAIL_AT, Finding
 
-BY_SCORES = ("empty", "sensitive_hit", "looping", "invalid_json", "wrong_language", "refusal", "truncated", "copied_prompt", "low_score")
+BY_SCORES = (
+    "empty", "sensitive_hit", "looping", "invalid_json", "wrong_language", "refusal", "truncated", "copied_prompt", "low_score",
+    "broken_instruction",
+)  # fmt: skip
 Rules = Mapping[str, Callable[[Row], Finding | None]]
 
 

@@ -48,7 +48,7 @@ class Answerer:
         """Makes a fresh follower of a JSON schema for each answer; None without a schema."""
         if schema is None:
             return None
-        from pipeline.text.constraint import make_constraint  # type: ignore[import-not-found]  # needed by few runs
+        from pipeline.text.constraint import make_constraint  # llguidance is needed by few runs
 
         text = canonical_json(schema)
         if text not in self._constraints:

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from pipeline.core.errors import GateRed, UsageError
 from pipeline.core.hashing import code_digest
 from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, signed, write_bytes, write_json
 from pipeline.core.params import Params
@@ -35,8 +34,8 @@ def stage_folders(paths: Paths) -> dict[str, Path]:
     }  # fmt: skip
 
 
-def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Callable[[str], None]) -> None:
-    """Run stages in order. Raises GateRed after everything is written when the gate's verdict is red."""
+def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Callable[[str], None]) -> list[str]:
+    """Run stages in order; returns the gate's reasons where its verdict is red, else nothing."""
     for name, stage in stages.items():
         if name not in ALWAYS and up_to_date(name, params, paths):
             say(f"{name:<10} unchanged")
@@ -44,8 +43,7 @@ def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Calla
         with timed(paths, name):
             say(stage_line(name, stage(params, paths)))
     verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
-    if verdict["verdict"] == "red":
-        raise GateRed(f"the gate is red: {'; '.join(map(str, verdict['reasons']))}")
+    return [str(reason) for reason in verdict["reasons"]] if verdict["verdict"] == "red" else []
 
 
 def up_to_date(name: str, params: Params, paths: Paths) -> bool:
@@ -94,9 +92,6 @@ def stage_line(name: str, manifest: dict[str, Any]) -> str:
 
 def prepare_root(paths: Paths, params: Params, assets: Path) -> None:
     """Make an output folder ready: its effective params for the reader, and the asset files that params name."""
-    if paths.root.exists() and not paths.root.is_dir():
-        raise UsageError(f"--out {paths.root}: is a file; name a folder")
-    paths.root.mkdir(parents=True, exist_ok=True)
     write_bytes(paths.root / "effective_params.yaml", _yaml(plain(params)))
     for name in _texts(plain(params)):
         source, target = assets / name.removeprefix("data/assets/"), paths.assets / name.removeprefix("data/assets/")

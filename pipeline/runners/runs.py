@@ -1,7 +1,7 @@
 """The name of a run in the store, and how `generate.reuse: none` survives its own kill.
 
 Under `any` a run sees every answer. Under `none` it sees only answers of its own name; the name is noted when it begins
-and forgotten when it is done, so that a killed run goes on and a repeated one starts anew.
+and forgotten when every row is answered, so that a killed run goes on and a repeated one starts anew.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,57 +37,96 @@ from pipeline.text.tokenizer import Tokenizer
 CLEAN_COLUMNS = ["ordinal", "text", "messages"]
 VALIDATED_COLUMNS = ["ordinal", "id", "source_file", "source_line", "control", "meta", "overrides"]
 BATCH_ROWS = 8192
+Built = tuple[pa.Table, pa.Table, Counter[str]]
 BUILT = pa.schema([field for field in schemas.PROMPTS if field.name not in ("bucket", "position")])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the prompts of a run are made with, and what the manifest says of it."""
+
+    builder: PromptBuilder
+    inputs: list[dict[str, Any]]
+    rows: int
+    about: dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """Counts for the manifest, and the length of each prompt in order."""
+
+    lengths: list[np.ndarray] = field(default_factory=lambda: [np.zeros(0, np.int64)])
+    rejected: Counter[str] = field(default_factory=Counter)
+    escaped: Counter[str] = field(default_factory=Counter)
+    sums: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+
+    def manifest(self, edges: list[int]) -> dict[str, Any]:
+        names = ("prompt_tokens", "truncated_rows", "escaped_rows", "escaped_tokens")
+        return {
+            "edges": edges, "bucket_rows": {str(edge): self.sums[str(edge)] for edge in edges},
+            "reasons": self.rejected, "escaped_strings": self.escaped, **{name: self.sums[name] for name in names},
+        }  # fmt: skip
 
 
 def run(params: Params, paths: Paths) -> dict[str, Any]:
     """Build prompts for clean rows. Every row ends in `rows` or, with a reason, in `rejected`; returns the manifest."""
-    inputs = [describe_upstream(paths.validated, paths.root), describe_upstream(paths.clean, paths.root)]
-    inputs.append(describe_file(paths.model_json, paths.relative(paths.model_json)))
+    setting, meter, tally = prepare(params, paths), Meter(), Tally()
+    with (
+        StageOutput(paths.prompts, "bucket") as out, ScratchTable(paths.work) as held,
+        Progress("bucket", total=setting.rows, status=paths.work / "status.json") as progress,
+    ):  # fmt: skip
+        out.open("rows", schemas.PROMPTS)
+        out.open("rejected", schemas.REJECTED)
+        with meter.phase("tokenise"):
+            for built, rejected, escaped in _built(setting.builder, paths, params.generate.max_new_tokens):
+                held.append(built)
+                out.write("rejected", rejected)
+                tally.lengths.append(built["prompt_tokens"].to_numpy().astype(np.int64))
+                tally.rejected.update(rejected["reason"].to_pylist())
+                tally.escaped.update(escaped)
+                progress.update(built.num_rows + rejected.num_rows)
+        edges, bucket, position = plan(np.concatenate(tally.lengths), params.bucket)
+        with meter.phase("write"):
+            for built in held:
+                part = slice(tally.rows, tally.rows + built.num_rows)
+                table = built.append_column("bucket", pa.array(bucket[part], pa.int32())).append_column(
+                    "position", pa.array(position[part])
+                )
+                out.write("rows", table)
+                tally.rows += table.num_rows
+                tally.sums.update(_sums(table))
+        manifest = out.finish(
+            inputs=setting.inputs, mixed=changed_since(setting.inputs, paths.root),
+            rows=RowCount(into=setting.rows, out=tally.rows, rejected=tally.rejected.total()),
+            params={"prompt": params.prompt, "bucket": params.bucket, "generate.max_new_tokens": params.generate.max_new_tokens,
+                    "model.max_model_len": params.model.max_model_len},
+            **tally.manifest(edges), **setting.about,
+        )  # fmt: skip
+    meter.save(paths.work, "bucket")
+    return manifest
+
+
+def prepare(params: Params, paths: Paths) -> Setting:
+    """Read what prompts are made with: the checkpoint's tokenizer and template, examples, limits; check what it was trained on."""
     examples, described = read_examples(params.prompt, paths)
-    inputs += described
+    inputs = [
+        describe_upstream(paths.validated, paths.root), describe_upstream(paths.clean, paths.root),
+        describe_file(paths.model_json, paths.relative(paths.model_json)), *described,
+    ]  # fmt: skip
     model = json.loads(paths.model_json.read_text(encoding="utf-8"))
+    cleaned = read_manifest(paths.clean)
     folder = resolve_source(model["source"], paths)
     max_model_len = model["max_model_len"] if params.model.max_model_len == "auto" else params.model.max_model_len
     tokenizer = Tokenizer.load(folder)
     template = ChatTemplate.load(folder, date=params.prompt.date, kwargs=params.prompt.chat_template_kwargs)
     builder = PromptBuilder(params.prompt, tokenizer, template, max_model_len=max_model_len, examples=examples)
-    cleaned = read_manifest(paths.clean)
-    warnings = check_preprocessor(folder, cleaned["row_fingerprint"], params.prompt)
-    total = int(cleaned["rows"]["out"])
-    meter, lengths, reasons, counts = Meter(), [np.zeros(0, np.int64)], Counter[str](), Counter[str]()
-    with (
-        StageOutput(paths.prompts, "bucket") as out, ScratchTable(paths.work) as held,
-        Progress("bucket", total=total, status=paths.work / "status.json") as progress,
-    ):  # fmt: skip
-        out.open("rows", schemas.PROMPTS)
-        out.open("rejected", schemas.REJECTED)
-        for built, rejected in _built(builder, paths, params.generate.max_new_tokens):
-            held.append(built)
-            out.write("rejected", rejected)
-            lengths.append(built["prompt_tokens"].to_numpy().astype(np.int64))
-            reasons.update(rejected["reason"].to_pylist())
-            progress.update(built.num_rows + rejected.num_rows)
-        edges, bucket, position = plan(np.concatenate(lengths), params.bucket)
-        start = 0
-        for built in held:
-            part = slice(start, start := start + built.num_rows)
-            table = built.append_column("bucket", pa.array(bucket[part], pa.int32())).append_column("position", pa.array(position[part]))
-            out.write("rows", table)
-            counts.update(_sums(table))
-        manifest = out.finish(
-            inputs=inputs, mixed=changed_since(inputs, paths.root),
-            rows=RowCount(into=total, out=start, rejected=sum(reasons.values())),
-            params={"prompt": params.prompt, "bucket": params.bucket, "generate.max_new_tokens": params.generate.max_new_tokens,
-                    "model.max_model_len": params.model.max_model_len},
-            edges=edges, bucket_rows={str(edge): counts[str(edge)] for edge in edges}, reasons=reasons,
-            prompt_tokens=counts["prompt_tokens"], truncated_rows=counts["truncated_rows"], escaped_tokens=counts["escaped_tokens"],
-            escaped_rows=counts["escaped_rows"], chat=builder.uses_chat, tokenizer_digest=tokenizer.digest,
-            template_digest=template.digest if template and builder.uses_chat else None, prompt_digest=builder.digest,
-            max_model_len=max_model_len, fingerprint=cleaned["fingerprint"], warnings=warnings,
-        )  # fmt: skip
-    meter.save(paths.work, "bucket")
-    return manifest
+    about = {
+        "chat": builder.uses_chat, "max_model_len": max_model_len, "tokenizer_digest": tokenizer.digest,
+        "template_digest": template.digest if template and builder.uses_chat else None, "prompt_digest": builder.digest,
+        "fingerprint": cleaned["fingerprint"], "warnings": check_preprocessor(folder, cleaned["row_fingerprint"], params.prompt),
+    }  # fmt: skip
+    return Setting(builder, inputs, int(cleaned["rows"]["out"]), about)
 
 
 def check_preprocessor(folder: Path, row_fingerprint: str, params: PromptParams) -> list[str]:
@@ -124,11 +164,11 @@ def read_examples(params: PromptParams, paths: Paths) -> tuple[list[dict[str, st
     return pairs, [described]
 
 
-def _built(builder: PromptBuilder, paths: Paths, max_new_tokens: int) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Batches of prompts and rejects in order. Two are worked on at a time: one is rendered while the tokenizer, which needs no
+def _built(builder: PromptBuilder, paths: Paths, max_new_tokens: int) -> Iterator[Built]:
+    """Batches in order. Two are worked on at a time: one is rendered while the tokenizer, which needs no
     Python, encodes the other on all cores."""
     with ThreadPoolExecutor(2) as pool:
-        waiting: deque[Future[tuple[pa.Table, pa.Table]]] = deque()
+        waiting: deque[Future[Built]] = deque()
         for clean, validated in joined(paths):
             waiting.append(pool.submit(build_batch, builder, clean, validated, max_new_tokens))
             if len(waiting) > 2:
@@ -156,8 +196,8 @@ def joined(paths: Paths) -> Iterator[tuple[pa.Table, pa.Table]]:
         yield clean, rows
 
 
-def build_batch(builder: PromptBuilder, clean: pa.Table, validated: pa.Table, max_new_tokens: int) -> tuple[pa.Table, pa.Table]:
-    """Prompts (schema BUILT) and rejected rows of one batch."""
+def build_batch(builder: PromptBuilder, clean: pa.Table, validated: pa.Table, max_new_tokens: int) -> Built:
+    """Prompts (schema BUILT) and rejected rows of one batch, and the control-token strings that were encoded as text."""
     overrides = [json.loads(value) if value else {} for value in validated["overrides"].to_pylist()]
     rows = [
         PromptRow(
@@ -178,13 +218,14 @@ def build_batch(builder: PromptBuilder, clean: pa.Table, validated: pa.Table, ma
             "token_ids": pa.array([item.token_ids for item in good], schemas.TOKEN_IDS),
             "prompt_tokens": pa.array([len(item.token_ids) for item in good], pa.int32()),
             "truncated_tokens": pa.array([item.truncated_tokens for item in good], pa.int32()),
-            "escaped_tokens": pa.array([item.escaped_tokens for item in good], pa.int32()),
+            "escaped_tokens": pa.array([len(item.escaped) for item in good], pa.int32()),
             "overrides": validated["overrides"].filter(keep),
         },
         schema=BUILT,
     )
     lost = validated.filter(pa.array([isinstance(item, Refusal) for item in made], pa.bool_()))
-    return built, rejected_table(lost, "bucket", [(item.reason, item.detail) for item in made if isinstance(item, Refusal)])
+    rejected = rejected_table(lost, "bucket", [(item.reason, item.detail) for item in made if isinstance(item, Refusal)])
+    return built, rejected, Counter(string for item in good for string in item.escaped)
 
 
 def _sums(table: pa.Table) -> Counter[str]:

@@ -27,13 +27,14 @@ from pipeline.core.manifest import (
 from pipeline.core.params import EvaluateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
-from pipeline.evaluation.aggregate import Means
+from pipeline.evaluation.aggregate import Means, rounded
 from pipeline.evaluation.assets import asset_file, asset_names
 from pipeline.evaluation.joined import answers
 from pipeline.evaluation.metrics import signatures
 from pipeline.evaluation.profile import Profile
 from pipeline.evaluation.scoring import BATCH_ROWS, Scored, Scorer, score_all
 from pipeline.evaluation.slices import Slices
+from pipeline.evaluation.translation import CORPUS
 
 SEED = 0
 COUNTS = ("rows", "answers", "scored", "failed", "truncated")
@@ -79,6 +80,7 @@ class Tally:
         self.means = Means(len(metrics))
         self.slices = Slices(slices, metrics)
         self.profile = Profile()
+        self.corpus: dict[str, np.ndarray] = {}
         self.rows = self.answers = self.scored = self.failed = self.truncated = 0
         self._last = -1
 
@@ -98,6 +100,17 @@ class Tally:
         self.means.add(ordinals, values)
         self.slices.add(table, ordinals, values)
         self.profile.add(table)
+        for name, counts in scored.corpus.items():
+            if counts.shape[1]:
+                self.corpus[name] = self.corpus.get(name, 0) + counts[wanted].sum(axis=0)
+
+    def summary(self, draws: int) -> dict[str, dict[str, Any]]:
+        """Means with intervals; for BLEU and chrF also the score of the whole corpus, which is no mean of rows."""
+        found = self.means.summary(self.metrics, draws, SEED)
+        for name in CORPUS.keys() & found.keys():
+            score = CORPUS[name][1]
+            found[name]["corpus"] = rounded(score(self.corpus[name].tolist())) if found[name]["n_valid"] else None
+        return found
 
     def counts(self, rejected: int) -> dict[str, int]:
         return {name: getattr(self, name) for name in COUNTS} | {"rejected": rejected}
@@ -141,8 +154,8 @@ def _rejected(paths: Paths) -> tuple[int, int]:
 def _summary(night: Tally, control: Tally, rejected: tuple[int, int], evaluate: EvaluateParams) -> dict[str, Any]:
     draws = evaluate.bootstrap
     return {
-        "metrics": night.means.summary(night.metrics, draws, SEED),
-        "control": control.means.summary(control.metrics, draws, SEED),
+        "metrics": night.summary(draws),
+        "control": control.summary(draws),
         "slices": night.slices.summary(draws, SEED),
         "rows": {"night": night.counts(rejected[0]), "control": control.counts(rejected[1])},
     }

@@ -31,7 +31,8 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     baseline = read_baseline(paths)
     moved = drift(profile["night"], baseline.profile["night"]) if baseline else {}
     findings = [
-        *mixed_runs(paths),
+        *sound(paths),
+        *diverged_canaries(paths),
         *gate.nothing_valid(_asked(scores["params"]["evaluate"]), metrics),
         *gate.limits(limits, metrics, lambda field, value: _slice_means(control, field, value)),
         *gate.shares(limits, metrics["rows"]["night"]),
@@ -54,19 +55,29 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     return manifest
 
 
-def mixed_runs(paths: Paths) -> list[Finding]:
-    """Stages whose inputs changed while they ran, and stages that were made from another version of an earlier one."""
+def sound(paths: Paths) -> list[Finding]:
+    """Red for stages whose inputs changed while they ran, for stages made from another version of an earlier one, for damaged files."""
     found = []
     for folder in (paths.validated, paths.clean, paths.prompts, paths.completions, paths.scores):
         manifest = read_manifest(folder)
-        found += [Finding("mixed", True, f"{path} changed while stage {manifest['stage']} ran") for path in manifest["changed_during_run"]]
-        for item in manifest["inputs"]:
-            file = paths.root / item["path"]
-            if item["path"].endswith("/manifest.json") and (not file.is_file() or sha256_file(file) != item["sha256"]):
-                found.append(
-                    Finding("mixed", True, f"{item['path']} is not the one that stage {manifest['stage']} read; run the chain again")
-                )
+        stage = manifest["stage"]
+        found += [Finding("mixed", True, f"{path} changed while stage {stage} ran") for path in manifest["changed_during_run"]]
+        upstream = [item for item in manifest["inputs"] if item["path"].endswith("/manifest.json")]
+        for path in changed_since(upstream, paths.root):
+            found.append(Finding("mixed", True, f"{path} is not the one that stage {stage} read; run the chain again"))
+        damaged = [paths.relative(folder / path) for path in changed_since(manifest["outputs"], folder)]
+        damaged += changed_since([manifest["metrics_json"]] if "metrics_json" in manifest else [], paths.root)
+        found += [Finding("verify", True, f"{path} is not what its manifest says") for path in damaged]
     return found
+
+
+def diverged_canaries(paths: Paths) -> list[Finding]:
+    """Rows that gave another answer alone than in the batch: a note, since the answers are still answers."""
+    return [
+        Finding("canary", False, f"row {item['ordinal']} alone parts from its answer in the batch at token {item['first_divergence']}")
+        for item in read_manifest(paths.completions).get("canaries", [])
+        if not item["equal"]
+    ]
 
 
 def against_baseline(

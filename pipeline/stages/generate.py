@@ -76,8 +76,10 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         )
     note_outcome(meter, outcome.generated_rows, outcome.generated_tokens, outcome.reused_rows)
     meter.save(paths.work, "generate")
-    if outcome.not_reached is None:
+    if not rows.failed:
         run.done()
+    if interruption.stop():
+        raise interruption.error("all answers are written; the same command goes on with the next stage")
     return manifest
 
 

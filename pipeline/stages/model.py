@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.model.config import ModelConfig, read_config, read_json
 from pipeline.model.digests import describe_checkpoint, weights_digest
+from pipeline.model.footprint import parameter_count
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.source import resolve_source
 from pipeline.model.vocabulary import read_vocabulary, stop_token_ids, usable_vocab
@@ -47,7 +47,7 @@ def describe(folder: Path, config: ModelConfig, paths: Paths) -> dict[str, Any]:
         "family": config.family, "files": describe_checkpoint(folder, cache), "weights_digest": weights_digest(folder, cache),
         "tokenizer_digest": Tokenizer.load(folder).digest, "template_digest": template.digest if template else None,
         "stop_ids": stops, "licence": licence(folder), "max_model_len": config.max_model_len,
-        "usable_vocab": usable_vocab(folder, vocabulary, config.vocab_size), "parameters": sum(math.prod(e.shape) for e in entries),
+        "usable_vocab": usable_vocab(folder, vocabulary, config.vocab_size), "parameters": parameter_count(config),
         "weights_bytes": sum(e.bytes for e in entries), "dtype": config.dtype or _dtype(entries[0].dtype), "layers": config.layers,
         "heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.head_dim, "hidden": config.hidden,
         "rotary": sorted({rotary.kind for rotary in config.rotaries}), "imported_from": _record(folder),

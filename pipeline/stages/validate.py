@@ -28,6 +28,7 @@ from pipeline.tables.workers import Workers, rare_collection, useful_workers
 
 log = logging.getLogger(__name__)
 PARALLEL_BYTES = 32 * 1024 * 1024  # of input files, from which on worker processes are started
+NAMED = 5  # files named in one warning
 NUMBER_BITS = 40  # a place is file number << 40 | record number
 
 
@@ -40,8 +41,9 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     sources = find_sources(data.inputs, data.control, paths)
     refuse_outside_data(sources, paths)
     inputs = [describe_file(source.file, source.name) | {"control": source.control} for source in sources]
-    for source in not_kept(sources):
-        log.warning("%s: kept by neither Git nor DVC; its hash alone restores nothing (dvc add %s)", source.name, source.name)
+    if loose := [source.name for source in not_kept(sources)]:
+        names = ", ".join(loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
+        log.warning("%s: kept by neither Git nor DVC, a hash alone restores nothing; keep it with `dvc add %s`", names, loose[0])
     with (
         StageOutput(paths.validated, "validate") as out,
         Progress("validate", total=None, status=paths.work / "status.json") as progress,
@@ -90,14 +92,10 @@ class Intake:
     def read_all(self) -> Iterator[int]:
         """Read every file; yields the number of records after each chunk."""
         for index, source in enumerate(self._sources):
-            report: dict[str, Any] = {
-                "path": source.name,
-                "rows": 0,
-                "rejected": 0,
-                "format": None,
-                "byte_order_mark": None,
-                "damage": None,
-            }
+            if self._is_full(source):
+                continue
+            report: dict[str, Any] = {"path": source.name, "rows": 0, "rejected": 0, "format": None}
+            report |= {"byte_order_mark": None, "damage": None}
             self.files.append(report)
             try:
                 report["format"] = kind = self._format(source)
@@ -129,7 +127,7 @@ class Intake:
     def _format(self, source: Source) -> str:
         """data.format tells the inputs'; control files may differ, so theirs is told by content where that is possible."""
         if self._data.format == "auto":
-            return detect_format(source.file, nested=self._data.records is not None)
+            return detect_format(source.file, self._data.records is not None, self._data.encoding)
         if not source.control:
             return self._data.format
         with contextlib.suppress(Damaged):

@@ -44,6 +44,16 @@ def each_line(chunks: Iterable[tuple[int, bytes | Bad]], limit: int) -> Iterator
             yield from split_lines(number, data, limit)
 
 
+def at_most(number: int, data: bytes, lines: int) -> Iterator[tuple[int, bytes]]:
+    """A block of whole lines in blocks of no more than so many lines."""
+    if data.count(b"\n") <= lines:
+        yield number, data
+        return
+    whole = data.split(b"\n")
+    for start in range(0, len(whole), lines):
+        yield number + start, b"\n".join(whole[start : start + lines])
+
+
 def split_lines(number: int, data: bytes, limit: int) -> Iterator[tuple[int, bytes | Bad]]:
     """The lines of one block of whole lines."""
     lines = data.split(b"\n")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipeline.tables import json_text
+from pipeline.tables.cells import kind_of
 from pipeline.tables.fields import parse_path
 from pipeline.tables.json_document import Cutter, elements, members
 from pipeline.tables.records import Bad, BadRow, Damaged
@@ -56,21 +57,30 @@ def _strict(value: bytes) -> Any:
 
 
 def _expanded(item: bytes | Bad, parents: dict[str, Any], steps: list[Any]) -> Iterator[bytes | Bad]:
+    """The rows inside one element of the outermost list; a faulty one costs only itself."""
     if isinstance(item, Bad):
         yield item
         return
     try:
-        for row in _rows_below(json_text.parse(item), parents, steps):
-            yield json_text.dump(row).encode()
+        value = json_text.parse(item)
     except BadRow as error:
         yield error.bad
+        return
+    for row in _rows_below(value, parents, steps):
+        yield row if isinstance(row, Bad) else _dumped(row)
+
+
+def _dumped(row: Any) -> bytes | Bad:
+    try:
+        return json_text.dump(row).encode()
+    except BadRow as error:
+        return error.bad
 
 
 def _rows_below(value: Any, parents: dict[str, Any], steps: list[Any]) -> Iterator[Any]:
     if not isinstance(value, dict):
-        if parents or steps:
-            raise BadRow("not_an_object", f"data.records leads to a {type(value).__name__}, not to an object")
-        yield value
+        wrong = Bad("not_an_object", f"data.records leads to {kind_of(value)}, not to an object")
+        yield wrong if parents or steps else value
         return
     if not steps:
         yield {**parents, **value}
@@ -80,7 +90,8 @@ def _rows_below(value: Any, parents: dict[str, Any], steps: list[Any]) -> Iterat
     if rest[:1] == [None]:
         rest = rest[1:]
         if not isinstance(items, list):
-            raise BadRow("no_records", f"the field {key!r} that data.records names is missing or no list")
+            yield Bad("no_records", f"the field {key!r} that data.records names is missing or no list")
+            return
     else:
         items = [items]
     outer = {**parents, **{name: field for name, field in value.items() if name != key}}

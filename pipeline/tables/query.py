@@ -76,7 +76,8 @@ QUERIES: dict[str, NamedQuery] = {
     ),
     "finish": NamedQuery(
         "how answers ended",
-        "SELECT finish_reason, finish_detail, count(*) AS n_rows FROM completions GROUP BY ALL ORDER BY n_rows DESC, ALL",
+        "SELECT finish_reason, finish_detail, count(*) AS n_rows FROM completions "
+        "GROUP BY ALL ORDER BY n_rows DESC, finish_reason, finish_detail",
         {},
     ),
 }

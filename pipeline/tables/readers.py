@@ -13,9 +13,9 @@ from typing import TypeVar
 from pipeline.core.params import DataParams
 from pipeline.tables import arrow_values, csv_text, json_text, parquet
 from pipeline.tables.json_document import Cutter, elements
-from pipeline.tables.lines import each_line, split_lines, too_large, whole_lines
+from pipeline.tables.lines import at_most, each_line, split_lines, too_large, whole_lines
 from pipeline.tables.nested import nested_rows
-from pipeline.tables.records import CHUNK_BYTES, Bad, BadRow, Chunk, Damaged, Record
+from pipeline.tables.records import CHUNK_BYTES, CHUNK_RECORDS, Bad, BadRow, Chunk, Damaged, Record
 from pipeline.tables.streams import utf8_blocks
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ def read_lines(file: Path, data: DataParams) -> Iterator[Chunk]:
         if isinstance(block, Bad):
             yield Chunk("records", number, [Record(number, block)])
         else:
-            yield Chunk("lines", number, block)
+            for first, part in at_most(number, block, CHUNK_RECORDS):
+                yield Chunk("lines", first, part)
 
 
 def read_json(file: Path, data: DataParams) -> Iterator[Chunk]:
@@ -58,7 +59,7 @@ def read_csv(file: Path, data: DataParams, delimiter: str) -> Iterator[Chunk]:
         return
     names = _column_names(head.value, data.header)
     rows = found if data.header else chain([head], found)
-    for group in _groups(rows, lambda record: sum(map(len, record.value)) + 64 if isinstance(record.value, list) else 64):
+    for group in _groups(rows, lambda record: sum(map(len, record.value)) if isinstance(record.value, list) else 0):
         yield Chunk("fields", group[0].number, (names, data.header, [tuple(record) for record in group]))
 
 
@@ -135,14 +136,14 @@ def _elements(items: Iterable[bytes | Bad]) -> Iterator[Chunk]:
 
 
 def _groups(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Lists of about CHUNK_BYTES by `size`; what came before damage is handed on first."""
+    """Lists of about CHUNK_BYTES by `size`, at most CHUNK_RECORDS long; what came before damage is handed on first."""
     held: list[T] = []
     total = 0
     try:
         for item in items:
             held.append(item)
             total += size(item)
-            if total >= CHUNK_BYTES:
+            if total >= CHUNK_BYTES or len(held) >= CHUNK_RECORDS:
                 yield held
                 held, total = [], 0
     except Damaged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 CHUNK_BYTES = 4 * 1024 * 1024
+CHUNK_RECORDS = 32_768
 
 
 class Bad(NamedTuple):

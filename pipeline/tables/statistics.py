@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 QUANTILES = (0.5, 0.9, 0.99)
 MAX_FIELDS = 200
-AMOUNT_DRIFT = 0.25  # of the amount before
-SHARE_DRIFT = 0.05  # of all rows
 
 
 class Statistics:
@@ -57,34 +55,3 @@ def _length_summary(lengths: Any) -> dict[str, float | int]:
     ranks = np.quantile(lengths, QUANTILES, method="inverted_cdf")
     named = {f"p{round(q * 100)}": int(value) for q, value in zip(QUANTILES, ranks)}
     return {"min": int(lengths.min()), "mean": round(float(lengths.mean(dtype=np.float64)), 3), "max": int(lengths.max()), **named}
-
-
-def drift(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Sentences on how the rows differ from those of an accepted run; both are `Statistics.summary` data. Empty: alike.
-
-    A count or length has drifted when it is a quarter more or less, a share when it moved by five points.
-    """
-    found = [
-        f"{name}: {old:,} before, {new:,} now"
-        for name, old, new in _amounts(now, before)
-        if abs(new - old) > AMOUNT_DRIFT * max(abs(old), 1e-9)
-    ]
-    found += [
-        f"{name}: {old:.1%} of the rows before, {new:.1%} now" for name, old, new in _shares(now, before) if abs(new - old) > SHARE_DRIFT
-    ]
-    return found
-
-
-def _amounts(now: dict[str, Any], before: dict[str, Any]) -> list[tuple[str, float, float]]:
-    lengths = [(f"characters {key}", before["chars"][key], now["chars"][key]) for key in ("p50", "p99") if before["chars"] and now["chars"]]
-    return [("rows", before["rows"], now["rows"]), *lengths]
-
-
-def _shares(now: dict[str, Any], before: dict[str, Any]) -> list[tuple[str, float, float]]:
-    """Every counted thing as a share of all rows: reject reasons, fields, rows with a reference and so on."""
-    shares = []
-    for group, label in (("reasons", "rejected as"), ("with", "with"), ("fields", "with field")):
-        for name in sorted(before[group].keys() | now[group].keys()):
-            old, new = (side[group].get(name, 0) / max(side["rows"], 1) for side in (before, now))
-            shares.append((f"{label} {name}", old, new))
-    return shares

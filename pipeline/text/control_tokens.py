@@ -39,6 +39,17 @@ class ControlTokens:
         """How many control-token strings the text holds."""
         return len(self.pattern.findall(text)) if self._first.search(text) else 0
 
+    def marked(self, text: str, marker: str) -> tuple[str, ...]:
+        """The control-token strings of a text that `escape` has put markers into."""
+        if marker not in text:
+            return ()
+        head, *parts = text.split(marker)
+        places = [len(head) - 1]
+        for part in parts[:-1]:
+            places.append(places[-1] + len(part))
+        plain = "".join([head, *parts])
+        return tuple(found.group() for place in places if (found := self.pattern.match(plain, place)))
+
     def escape(self, value: Any, marker: str) -> Any:
         """The same text, list or object with a marker inside each control-token string; keys are left alone."""
         if isinstance(value, str):

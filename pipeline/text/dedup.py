@@ -1,8 +1,7 @@
-"""Exact and near duplicates among millions of rows with compact signatures on disk and one band in memory at a time.
+"""Exact and near duplicates among millions of rows, with compact signatures on disk and one band in memory at a time.
 
-Near: MinHash (Broder, 1997) over character shingles, three characters long in Chinese, Japanese and Korean text and five
-elsewhere, joined band by band (locality-sensitive hashing) and verified on the signatures. Rows with few shingles are
-compared exactly. The row of the lowest ordinal stays; whatever is removed is like a row that stays.
+Near duplicates are joined band by band (locality-sensitive hashing) and verified on their signatures; rows with few shingles
+are compared exactly. The row of the lowest ordinal stays; whatever is removed is like a row that stays.
 """
 
 from __future__ import annotations
@@ -11,23 +10,16 @@ import json
 import shutil
 import tempfile
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from rensa import RMinHash
+
+from pipeline.text.signatures import BANDS, PERMUTATIONS, band_keys, signatures
 
 DEDUP_VERSION = 1
-PERMUTATIONS, BANDS = 128, 16
-BAND_ROWS = PERMUTATIONS // BANDS
-MIN_SHINGLES = 24  # fewer are compared exactly
-SEED = 2024
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-CJK_SHARE = 0.3  # of a row's characters, from which on its shingles are short
-CJK_RANGES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 
 
 @dataclass(frozen=True)
@@ -73,8 +65,8 @@ def fingerprints(clean: pa.Table, validated: pa.Table, kind: Literal["exact", "n
         empty = np.zeros(len(texts), bool)
         return Fingerprints(ordinals, exact, empty, np.zeros((BANDS, 0), np.uint64), np.zeros((0, PERMUTATIONS), np.uint16))
     group_hashes = np.frombuffer(b"".join(_digest(group, "")[:8] for group in groups), np.uint64)
-    near, keys, signatures = _signatures(texts, group_hashes, keep_digits)
-    return Fingerprints(ordinals, exact, near, _bands(signatures, keys), signatures.astype(np.uint16))
+    near, keys, values = signatures(texts, group_hashes, keep_digits)
+    return Fingerprints(ordinals, exact, near, band_keys(values, keys), values.astype(np.uint16))
 
 
 class Deduplicator:
@@ -195,85 +187,3 @@ def _digest(group: str, text: str) -> bytes:
 def _conversation(messages: str | None) -> str:
     """One text of a conversation; roles and order count."""
     return "\n".join(json.dumps(turn, ensure_ascii=False, sort_keys=True) for turn in json.loads(messages or "[]"))
-
-
-def _signatures(texts: list[str], groups: np.ndarray, keep_digits: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which rows have enough shingles (bool [N]); for those, keys that must be equal (uint64) and signatures (uint32)."""
-    lower, kind = _character_tables()
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    row = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    kinds = kind[codes]
-    digit_key = _digit_keys(codes, row, kinds == DIGIT, len(texts))
-    inside = kinds != BLANK
-    codes, row, kinds = lower[codes[inside]], row[inside], kinds[inside]
-    length = np.bincount(row, minlength=len(texts))
-    cjk = np.bincount(row[kinds == IDEOGRAPH], minlength=len(texts)) > CJK_SHARE * length
-    size = np.where(cjk, 3, 5)
-    near = length - size + 1 >= MIN_SHINGLES
-    signatures = np.zeros((len(texts), PERMUTATIONS), np.uint32)
-    for n in (3, 5):
-        chosen = near & (size == n)
-        if chosen.any():
-            signatures[chosen] = _minhash(codes[chosen[row]], length[chosen], n)
-    keys = groups ^ (size.astype(np.uint64) * MULTIPLIER) ^ (digit_key if keep_digits else np.uint64(0))
-    return near, keys[near], signatures[near]
-
-
-def _minhash(codes: np.ndarray, lengths: np.ndarray, n: int) -> np.ndarray:
-    """Signatures [rows, PERMUTATIONS] of the character n-grams of rows laid end to end."""
-    wide = codes.astype(np.uint64)
-    hashes = np.zeros(len(wide) - n + 1, np.uint64)
-    for i in range(n):
-        hashes = (hashes ^ wide[i : len(wide) - n + 1 + i]) * MULTIPLIER
-        hashes ^= hashes >> np.uint64(29)
-    ends = np.cumsum(lengths)
-    across = (ends[:-1, None] - np.arange(1, n)).ravel()  # windows that would reach into the next row
-    hashes = np.delete(hashes, across)
-    offsets = np.r_[0, np.cumsum(lengths - n + 1)].astype(np.uint64)
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, offsets, PERMUTATIONS, SEED)
-    return np.array(matrix.to_rows(), np.uint32)
-
-
-def _bands(signatures: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Band keys uint64 [BANDS, rows]; rows with other `keys` never meet."""
-    parts = signatures.reshape(len(signatures), BANDS, BAND_ROWS).astype(np.uint64)
-    mixed = np.broadcast_to(keys[:, None], (len(signatures), BANDS)).copy()
-    for i in range(BAND_ROWS):
-        mixed = (mixed ^ parts[:, :, i]) * MULTIPLIER
-        mixed ^= mixed >> np.uint64(32)
-    return np.ascontiguousarray(mixed.T)
-
-
-def _digit_keys(codes: np.ndarray, row: np.ndarray, digit: np.ndarray, rows: int) -> np.ndarray:
-    """A key of each row's digits in order and of where numbers begin."""
-    places = np.flatnonzero(digit)
-    begins = np.r_[True, np.diff(places) != 1].astype(np.uint64)
-    row = row[places]
-    rank = np.arange(len(places)) - np.searchsorted(row, row)
-    value = codes[places].astype(np.uint64) * np.uint64(2) + begins
-    value = (value ^ (rank.astype(np.uint64) * MULTIPLIER)) * MULTIPLIER
-    value = (value ^ (value >> np.uint64(31))) * MULTIPLIER
-    keys = np.zeros(rows, np.uint64)
-    np.add.at(keys, row, value)
-    return keys
-
-
-OTHER, BLANK, DIGIT, IDEOGRAPH = range(4)
-
-
-@cache
-def _character_tables() -> tuple[np.ndarray, np.ndarray]:
-    """By code point: its lower-case form (digits all 0), and whether it is a blank, a digit, an ideograph or another."""
-    lower = np.arange(0x110000, dtype=np.uint32)
-    kind = np.zeros(0x110000, np.uint8)
-    for first, last in CJK_RANGES:
-        kind[first : last + 1] = IDEOGRAPH
-    for code in range(0x20000):
-        c = chr(code)
-        if c.isspace():
-            kind[code] = BLANK
-        elif c.isdecimal():
-            kind[code], lower[code] = DIGIT, ord("0")
-        elif len(small := c.lower()) == 1:
-            lower[code] = ord(small)
-    return lower, kind

@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,24 +21,13 @@ from pipeline.core.params import PreprocessParams, PromptParams
 from pipeline.core.telemetry import Meter
 from pipeline.text import golden
 from pipeline.text.dedup import DEDUP_VERSION, Deduplicator, Duplicates, Fingerprints, fingerprints
+from pipeline.text.flat import flatten
 from pipeline.text.language import languages
 from pipeline.text.steps import choose_steps, clean_texts
 
 VERSION = 1
 STAGE = "preprocess"
 VALIDATED_COLUMNS = ["ordinal", "id", "source_file", "source_line", "control", "text", "messages", "overrides"]  # all that is read
-
-
-@dataclass
-class Flat:
-    """The texts of many rows in one array: a text row has one, a messages row one per turn.
-
-    counts: texts per row. messages: the parsed turns of the rows that have them, by row number.
-    """
-
-    texts: pa.Array
-    counts: np.ndarray
-    messages: dict[int, Any] = field(default_factory=dict)
 
 
 class Preprocessor:
@@ -97,30 +83,24 @@ class Preprocessor:
         meter = meter or Meter()
         flat = flatten(validated)
         texts, fired = clean_texts(self.steps, flat.texts, meter)
-        row_of = np.repeat(np.arange(len(flat.counts)), flat.counts)
-        applied = _by_row(fired, row_of, len(flat.counts), [step.name for step in self.steps])
-        chars_in = _sums(flat.texts, row_of, len(flat.counts))
-        chars_out = _sums(texts, row_of, len(flat.counts))
-        unstable = np.zeros(len(flat.counts), bool)
-        unstable[row_of[pc.is_null(texts).to_numpy(zero_copy_only=False)]] = True
-        starts = np.cumsum(flat.counts) - flat.counts
-        clean_text, messages = _unflatten(flat, pc.fill_null(texts, ""), starts)
-        looked_at = pc.fill_null(texts, "").take(pa.array(starts + flat.counts - 1))
+        filled = pc.fill_null(texts, "")
         with meter.phase("language"):
-            tags = languages(looked_at.to_pylist())
+            tags = languages(flat.last(filled))
+        text, messages = flat.columns(filled)
+        chars = flat.characters(texts)
         table = pa.table(
             {
                 "ordinal": validated["ordinal"],
-                "text": clean_text,
+                "text": text,
                 "messages": messages,
                 "language": pa.array(tags, pa.string()),
-                "steps_applied": pa.array(applied, pa.list_(pa.string())),
-                "chars_in": pa.array(chars_in),
-                "chars_out": pa.array(chars_out),
+                "steps_applied": pa.array(flat.union(fired, [step.name for step in self.steps]), pa.list_(pa.string())),
+                "chars_in": pa.array(flat.characters(flat.texts)),
+                "chars_out": pa.array(chars),
             },
             schema=schemas.CLEAN,
         )
-        reasons = [self._reason(int(n), bool(bad)) for n, bad in zip(chars_out, unstable)]
+        reasons = [self._reason(count, unstable) for count, unstable in zip(chars.tolist(), flat.rows_with_null(texts).tolist())]
         return _split(table, validated, reasons)
 
     def _reason(self, chars: int, unstable: bool) -> tuple[str, str] | None:
@@ -133,82 +113,6 @@ class Preprocessor:
         if high is not None and chars > high:
             return "too_long", f"{chars} characters after cleaning, preprocess.max_chars is {high}"
         return None
-
-
-def flatten(validated: pa.Table) -> Flat:
-    """All texts of a table in one array, rows in order."""
-    text = _column(validated, "text")
-    raw = _column(validated, "messages")
-    if raw.null_count == len(raw):
-        return Flat(pc.fill_null(text, ""), np.ones(len(text), np.int64))
-    messages = {i: json.loads(value) for i, value in enumerate(raw.to_pylist()) if value is not None}
-    parts: list[list[str]] = [[value or ""] for value in text.to_pylist()]
-    for i, turns in messages.items():
-        parts[i] = list(_contents(turns)) or [""]
-    counts = np.array([len(part) for part in parts], np.int64)
-    return Flat(pa.array([t for part in parts for t in part], pa.large_string()), counts, messages)
-
-
-def _contents(turns: Any) -> list[str]:
-    """Every text of a conversation in order; whatever else it holds is left alone."""
-    found: list[str] = []
-    _map_contents(turns, found.append)
-    return found
-
-
-def _map_contents(turns: Any, change: Any) -> Any:
-    """The conversation with its texts changed, roles and all other keys as they are."""
-    if not isinstance(turns, list):
-        return turns
-    return [
-        {**turn, "content": _map_content(turn["content"], change)} if isinstance(turn, dict) and "content" in turn else turn
-        for turn in turns
-    ]
-
-
-def _map_content(content: Any, change: Any) -> Any:
-    if isinstance(content, str):
-        return change(content)
-    if isinstance(content, list):
-        return [{**p, "text": change(p["text"])} if isinstance(p, dict) and isinstance(p.get("text"), str) else p for p in content]
-    return content
-
-
-def _unflatten(flat: Flat, texts: pa.Array, starts: np.ndarray) -> tuple[pa.Array, pa.Array]:
-    """Columns text and messages from cleaned texts."""
-    if not flat.messages:
-        return texts.cast(pa.string()), pa.nulls(len(flat.counts), pa.string())
-    values: list[str] = texts.to_pylist()
-    out_text: list[str | None] = [values[start] for start in starts]
-    out_messages: list[str | None] = [None] * len(starts)
-    for i, turns in flat.messages.items():
-        fresh = iter(values[starts[i] : starts[i] + flat.counts[i]])
-        out_text[i] = None
-        out_messages[i] = json.dumps(_map_contents(turns, lambda _, fresh=fresh: next(fresh)), ensure_ascii=False, separators=(",", ":"))
-    return pa.array(out_text, pa.string()), pa.array(out_messages, pa.string())
-
-
-def _by_row(fired: list[list[str]], row_of: np.ndarray, rows: int, order: list[str]) -> list[list[str]]:
-    """The steps that changed any text of a row, in the order of params."""
-    if len(fired) == rows:
-        return fired
-    found: list[set[str]] = [set() for _ in range(rows)]
-    for row, names in zip(row_of.tolist(), fired):
-        found[row].update(names)
-    return [[name for name in order if name in names] for names in found]
-
-
-def _sums(texts: pa.Array, row_of: np.ndarray, rows: int) -> np.ndarray:
-    lengths = pc.fill_null(pc.utf8_length(texts), 0).to_numpy(zero_copy_only=False)
-    return np.bincount(row_of, weights=lengths, minlength=rows).astype(np.int64)
-
-
-def _column(table: pa.Table, name: str) -> pa.Array:
-    return (
-        pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in table[name].chunks])
-        if table[name].num_chunks
-        else pa.array([], pa.large_string())
-    )
 
 
 def _split(clean: pa.Table, validated: pa.Table, reasons: Sequence[tuple[str, str] | None]) -> tuple[pa.Table, pa.Table]:

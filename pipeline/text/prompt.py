@@ -41,7 +41,7 @@ class Prompt:
     text: str
     token_ids: list[int]
     truncated_tokens: int = 0
-    escaped_tokens: int = 0  # control-token strings that were encoded as text
+    escaped: tuple[str, ...] = ()  # control-token strings that were encoded as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ class PromptBuilder:
     def _draft(self, row: PromptRow, turns: list[Turn] | None = None, marker: str | None = None) -> _Draft:
         """Render a row; `turns` stands in for its own (already marked) turns when a prompt has been shortened."""
         if marker is None:
-            marker = unused_character(f"{row.text}{row.system}{row.messages}{row.fields if self._template else ''}{self._fixed_text}")
+            content = [row.text, row.system, row.messages, dict(row.fields) if self._template else None]
+            marker = unused_character(json.dumps(content, ensure_ascii=False, default=str) + self._fixed_text)
         if turns is None:
             turns = self._turns(row, marker)
         system = row.system if row.system is not None else self._params.system
@@ -181,7 +182,7 @@ class PromptBuilder:
         if not draft.marked:
             return Refusal("empty_prompt", f"row {row.id}: the prompt is empty; check prompt.template and the row's text")
         if len(ids) <= room:
-            return Prompt(draft.text, ids, 0, draft.marked.count(draft.marker))
+            return Prompt(draft.text, ids, 0, self._tokenizer.escaper.marked(draft.marked, draft.marker))
         shorter = self._shortened(row, draft.marker, len(ids), room) if self._params.on_too_long != "reject" and room > 0 else None
         return shorter or Refusal(
             "prompt_too_long",
@@ -221,7 +222,7 @@ class PromptBuilder:
             draft = self._draft(row, turns, marker)
             ids = self._encoded(draft)
             count = len(ids)
-        return Prompt(draft.text, ids, tokens - count, draft.marked.count(marker))
+        return Prompt(draft.text, ids, tokens - count, self._tokenizer.escaper.marked(draft.marked, marker))
 
 
 def _chosen_template(params: PromptParams, template: ChatTemplate | None) -> ChatTemplate | None:

@@ -40,6 +40,15 @@
   }));
   show();
 
+  // A link to a case opens it, whatever was filtered or folded away.
+  document.querySelectorAll('a[href^="#case-"]').forEach((link) => link.addEventListener("click", () => {
+    form.reset();
+    show();
+    for (let item = document.querySelector(link.getAttribute("href")); item; item = item.parentElement) {
+      if (item.tagName === "DETAILS") item.open = true;
+    }
+  }));
+
   // j and k move through the cases that are shown.
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;

@@ -1,0 +1,79 @@
+"""The pipeline in a notebook: `from pipeline import run, load_results`. Names are loaded when they are first used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.core.errors import GateRed
+from pipeline.core.manifest import read_manifest, table_files
+from pipeline.core.paths import Paths
+
+Place = str | PathLike[str]
+
+
+class Results:
+    """What a run left in its folder. Tables are read when they are asked for; text columns are not copied."""
+
+    def __init__(self, root: Place) -> None:
+        self.paths = Paths(Path(root))
+        self.manifest: dict[str, Any] = read_manifest(self.paths.results)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """reports/metrics.json: metrics, control, slices, rows."""
+        data: dict[str, Any] = json.loads(self.paths.metrics_json.read_text(encoding="utf-8"))
+        return data
+
+    @property
+    def verdict(self) -> str:
+        """The gate's: green or red."""
+        return str(json.loads(self.paths.gate_json.read_text(encoding="utf-8"))["verdict"])
+
+    def table(self) -> pa.Table:
+        """One line per input row and sample, in order of arrival."""
+        return pa.concat_tables([pq.read_table(file, memory_map=True) for file in table_files(self.paths.results, "part")])
+
+    def duckdb(self) -> duckdb.DuckDBPyRelation:
+        """The results as a DuckDB relation over the files, nothing loaded."""
+        return duckdb.read_parquet([str(file) for file in table_files(self.paths.results, "part")])
+
+    def pandas(self) -> Any:
+        """A pandas data frame with Arrow-backed columns, no copy. Needs pandas."""
+        import pandas  # not a dependency of the pipeline; a notebook that asks for it has it
+
+        return self.table().to_pandas(types_mapper=pandas.ArrowDtype)
+
+    def polars(self) -> Any:
+        """A polars data frame, no copy. Needs polars."""
+        import polars  # not a dependency of the pipeline; a notebook that asks for it has it
+
+        return polars.from_arrow(self.table())
+
+
+def run(inputs: Iterable[Place], out: Place, *, params: Place | None = None, overrides: Iterable[str] = ()) -> Results:
+    """`pipeline run`: answer the rows of files and return the results; repeated, it goes on or does nothing.
+
+    overrides: as after -S, "generate.temperature=0.7". A red gate does not raise: look at `verdict`. Raises PipelineError.
+    """
+    from pipeline.cli.run import run_inputs
+    from pipeline.runners.local import STAGES
+
+    names = tuple(str(name) for name in inputs)
+    try:
+        run_inputs(STAGES, names, Path(out), Path(params) if params else None, tuple(overrides))
+    except GateRed:
+        pass
+    return load_results(out)
+
+
+def load_results(root: Place) -> Results:
+    """The results below a project or an output folder. Raises MissingInput where nothing was published."""
+    return Results(root)

@@ -1,0 +1,202 @@
+"""Kill the pipeline with SIGKILL at random moments, go on by the same command, compare with a run that nobody disturbed.
+
+By hand: PYTHONPATH=. python tests/kill_harness.py --kills 50      on a tiny random model, `pipeline run`
+         ... --kills 10 --dvc                                      `dvc repro` in a project of its own
+         ... --kills 5 --model DIR --rows 40                       on another checkpoint
+A small version of it is tests/test_kill.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chains import manifest, results, rows, tree, write_rows
+from checkpoints import write_tiny_llama
+
+HOUSE = Path(__file__).resolve().parents[1]
+CHECKPOINT_EVERY_S = 0.3
+
+
+@dataclass
+class Project:
+    """One way of running: a command, a folder it runs in, and the root its tables lie in."""
+
+    command: list[str]
+    folder: Path
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "PYTHONPATH": str(HOUSE), "OMP_NUM_THREADS": "1", **self.env}
+        with open(self.folder / "log.txt", "ab") as log:
+            return subprocess.Popen(self.command, cwd=self.folder, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def finish(self) -> None:
+        """Run to the end; anything but exit code 0 is told with the last words of the log."""
+        code = self.start().wait()
+        if code:
+            sys.exit(f"{' '.join(self.command)} ended with {code}:\n{(self.folder / 'log.txt').read_text()[-1500:]}")
+
+
+@dataclass
+class Outcome:
+    """landed: stage each kill hit. generated, needed: tokens in the store after all kills, and of the undisturbed run."""
+
+    kills: int
+    landed: dict[str, int]
+    equal: bool
+    verified: bool
+    generated: int
+    needed: int
+
+
+def local_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> Project:
+    """`pipeline run` into folder/out."""
+    file = write_rows(folder / "in.jsonl", rows(row_count))
+    settings = (f"generate.max_new_tokens={tokens}", "generate.max_running_rows=4", f"generate.checkpoint_every_s={CHECKPOINT_EVERY_S}",
+                "generate.kv_memory=64000000", "evaluate.bootstrap=50")  # fmt: skip
+    options = [item for setting in settings for item in ("-S", setting)]
+    command = [sys.executable, "-m", "pipeline", "run", str(file), "--out", "out", "--model", str(checkpoint), *options]
+    return Project(command, folder, folder / "out")
+
+
+def dvc_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> Project:
+    """`dvc repro` in a copy of this house without Git, on rows of our own."""
+    for name in ("pipeline", "dvc.yaml", ".dvcignore"):
+        source = HOUSE / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.is_file():
+            shutil.copyfile(source, folder / name)
+    write_rows(folder / "data/raw/in.jsonl", rows(row_count))
+    write_rows(folder / "data/control/control.jsonl", rows(4, start=1000))
+    (folder / "data/assets").mkdir(parents=True)
+    (folder / "data/assets/note.txt").write_text("files that stages read\n")
+    (folder / "reports").mkdir()
+    (folder / "reports/baseline.json").write_text("{}\n")
+    generate = f"{{max_new_tokens: {tokens}, max_running_rows: 4, checkpoint_every_s: {CHECKPOINT_EVERY_S}, kv_memory: 64000000}}"
+    (folder / "params.yaml").write_text(full_params({"model": {"source": str(checkpoint)}}, generate))
+    env = {"PYTHONPATH": str(folder)}
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=folder, check=True, env={**os.environ, **env})
+    return Project([sys.executable, "-m", "dvc", "repro"], folder, folder, env)
+
+
+def full_params(changes: dict[str, dict[str, str]], generate: str) -> str:
+    """The built-in params as YAML with every key that dvc.yaml may name, and the given changes."""
+    from pipeline.core.params import Params, read_yaml
+
+    data = json.loads(Params().model_dump_json())
+    for section, values in changes.items():
+        data[section] |= values
+    data["generate"] |= read_yaml(generate, "generate")
+    data["evaluate"]["bootstrap"] = 50
+    return json.dumps(data, indent=1)
+
+
+def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[str, int]:
+    """Kill the process group `kills` times, each at a random moment of a run's length; returns where the kills landed."""
+    rnd = random.Random(seed)
+    landed: dict[str, int] = {}
+    done = 0
+    while done < kills:
+        process, started = project.start(), time.monotonic()
+        try:
+            process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
+            length_s = min(length_s, time.monotonic() - started)
+            reset(project, rnd)  # it came through: take the tables away, keep the store, so that there is work to kill
+            continue
+        except subprocess.TimeoutExpired:
+            where = stage_now(project.root)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        done += 1
+        landed[where] = landed.get(where, 0) + 1
+    return landed
+
+
+def reset(project: Project, rnd: random.Random) -> None:
+    """Forget a random part of the tables; never the store."""
+    if rnd.random() < 0.5:
+        shutil.rmtree(project.root / ".work/completions", ignore_errors=True)
+    for name in ("completions", "results", "scores", "validated")[rnd.randrange(4) :]:
+        shutil.rmtree(project.root / "data" / name, ignore_errors=True)
+    (project.root / "dvc.lock").unlink(missing_ok=True)
+
+
+def stage_now(root: Path) -> str:
+    """The last stage that logged its start."""
+    lines = [line for file in sorted((root / "logs").glob("*.jsonl")) for line in file.read_text(encoding="utf-8").splitlines()]
+    started = [item["stage"] for line in lines if (item := json.loads(line))["message"] == "started"]
+    return started[-1] if started else "start"
+
+
+def compare(whole: Project, killed: Project) -> bool:
+    """Are all tables byte for byte the same?"""
+    names = ("validated", "clean", "prompts", "completions", "scores", "bad_cases", "results")
+    same = all(tree(whole.root / "data" / name) == tree(killed.root / "data" / name) for name in names)
+    ids = [(row["ordinal"], row["sample"]) for row in results(killed.root)]
+    return same and len(ids) == len(set(ids)) and manifest(killed.root)["rows"] == manifest(whole.root)["rows"]
+
+
+def run(make, checkpoint: Path, *, kills: int, row_count: int, tokens: int, seed: int = 0, folder: Path | None = None) -> Outcome:
+    """make: local_project or dvc_project."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        (Path(name) / "whole").mkdir()
+        (Path(name) / "killed").mkdir()
+        whole, killed = (make(Path(name) / part, checkpoint, row_count, tokens) for part in ("whole", "killed"))
+        same_input(whole, killed)
+        started = time.monotonic()
+        whole.finish()
+        length_s = time.monotonic() - started
+        landed = disturb(killed, kills, seed, length_s)
+        killed.finish()
+        verified = subprocess.run([sys.executable, "-m", "pipeline", "verify", "--root", str(killed.root)], cwd=HOUSE).returncode == 0
+        needed = stored_tokens(whole.root)
+        return Outcome(kills, landed, compare(whole, killed), verified, stored_tokens(killed.root), needed)
+
+
+def same_input(whole: Project, killed: Project) -> None:
+    """Both read the very same input file: its absolute path is part of the tables."""
+    if whole.root != whole.folder:
+        killed.command[:] = [str(whole.folder / "in.jsonl") if part.endswith("in.jsonl") else part for part in killed.command]
+
+
+def stored_tokens(root: Path) -> int:
+    return sum(json.loads(file.read_text())["tokens"] for file in (root / ".work/completions/commits").glob("*.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--dvc", action="store_true")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--rows", type=int, default=60)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = (options.model or write_tiny_llama(Path(folder) / "model")).absolute()
+        make = dvc_project if options.dvc else local_project
+        started = time.monotonic()
+        found = run(make, checkpoint, kills=options.kills, row_count=options.rows, tokens=options.tokens, seed=options.seed)
+    print(f"| way | kills | landed in | tables equal | verify | answers stored twice | seconds |\n|{'---|' * 7}")
+    where = ", ".join(f"{stage} {count}" for stage, count in sorted(found.landed.items(), key=lambda item: -item[1]))
+    twice = max(0, found.generated - found.needed)
+    way = "dvc repro" if options.dvc else "pipeline run"
+    print(f"| {way} | {found.kills} | {where} | {found.equal} | {found.verified} | {twice} tokens | {time.monotonic() - started:.0f} |")
+    sys.exit(0 if found.equal and found.verified else 1)
+
+
+if __name__ == "__main__":
+    main()

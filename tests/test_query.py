@@ -1,0 +1,75 @@
+"""`pipeline query`: SQL over the views, named queries, formats."""
+
+import csv
+import io
+import json
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from chains import pipeline
+
+from pipeline.core.paths import Paths
+from pipeline.tables.query import QUERIES, connect, create_views
+
+VIEWS = {"validated", "clean", "prompts", "completions", "scores", "bad_cases", "rejected", "results", "runs"}
+
+
+def query(root, *args, capsys):
+    capsys.readouterr()
+    assert pipeline("query", *args, "--root", root) == 0
+    return capsys.readouterr().out
+
+
+def test_sql_over_all_views_as_json(finished_run, capsys):
+    root = finished_run / "out"
+    sql = "SELECT r.id, s.metric, s.value FROM scores s JOIN results r USING (ordinal) WHERE s.metric = 'exact' ORDER BY r.ordinal"
+    found = json.loads(query(root, sql, "--format", "json", capsys=capsys))
+    assert found[0] == {"id": "r0", "metric": "exact", "value": 0.0}
+    assert json.loads(query(root, "SELECT count(*) AS n FROM rejected", "--format", "json", capsys=capsys)) == [{"n": 3}]
+    assert json.loads(query(root, "SELECT 1 AS a WHERE false", "--format", "json", capsys=capsys)) == []
+    assert json.loads(query(root, "SELECT 'nan'::DOUBLE AS a", "--format", "json", capsys=capsys)) == [{"a": None}]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_named_query_runs(finished_run, capsys, name):
+    rows = list(csv.DictReader(io.StringIO(query(finished_run / "out", name, "--format", "csv", capsys=capsys))))
+    assert rows or name in ("failures",)
+
+
+def test_a_setting_of_a_named_query(finished_run, capsys):
+    out = query(finished_run / "out", "worst", "--set", "metric=rouge_l", "--set", "rows=3", "--format", "json", capsys=capsys)
+    assert [row["metric"] for row in json.loads(out)] == ["rouge_l"] * 3
+
+
+def test_parquet_and_files(finished_run, tmp_path, capsys):
+    root = finished_run / "out"
+    query(root, "SELECT id, 1.5 AS x FROM results", "--format", "parquet", "-o", tmp_path / "x.parquet", capsys=capsys)
+    assert pq.read_table(tmp_path / "x.parquet").num_rows == 15
+    query(root, "SELECT 'a,\"b' AS x", "--format", "csv", "-o", tmp_path / "x.csv", capsys=capsys)
+    assert (tmp_path / "x.csv").read_text() == 'x\n"a,""b"\n'
+    assert pipeline("query", "SELECT 1", "--format", "parquet", "--root", root) == 2
+
+
+def test_the_list_shows_views_columns_and_queries(finished_run, capsys):
+    text = query(finished_run / "out", "--list", capsys=capsys)
+    assert all(f"  {view}: " in text for view in VIEWS)
+    assert all(f"  {name}" in text for name in QUERIES)
+
+
+@pytest.mark.parametrize("args", [("SELECT nothing FROM results",), ("wrst",), ("worst", "--set", "colour=red"), ()])
+def test_what_cannot_be_asked_is_said(finished_run, capsys, args):
+    assert pipeline("query", *args, "--root", finished_run / "out") == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_views_of_an_empty_root_are_empty(tmp_path):
+    with connect() as con:
+        create_views(con, Paths(tmp_path))
+        for view in VIEWS:
+            assert con.execute(f"SELECT count(*) FROM {view}").fetchone() == (0,)
+
+
+def test_the_plain_duckdb_line_reads_the_results(finished_run):
+    count = duckdb.sql(f"SELECT count(*) FROM read_parquet('{finished_run}/out/data/results/*.parquet')").fetchall()
+    assert count == [(15,)]

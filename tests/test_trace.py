@@ -1,0 +1,60 @@
+"""`pipeline trace`: one row's life on a screen, and again alone."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+from chains import pipeline
+
+from pipeline.core import schemas
+
+
+def test_an_answered_row_shows_its_whole_life(finished_run, capsys):
+    assert pipeline("trace", "r5", "--root", finished_run / "out") == 0
+    text = capsys.readouterr().out
+    for word in (
+        "r5",
+        "in.jsonl:6",
+        "cleaned",
+        "fingerprint",
+        "prompt",
+        "bucket",
+        "weights",
+        "max_new_tokens 8",
+        "answer",
+        "scores",
+        "exact",
+    ):
+        assert word in text
+
+
+def test_a_rejected_row_says_why_and_its_place_finds_it(finished_run, capsys):
+    source = next((finished_run / "out/data/validated").glob("rejected.parquet"))
+    row = pq.read_table(source).to_pylist()[-1]
+    assert pipeline("trace", f"{row['source_file']}:{row['source_line']}", "--root", finished_run / "out") == 0
+    assert f"REJECTED      by validate: {row['reason']}" in capsys.readouterr().out
+
+
+def test_an_unknown_id_is_refused_with_a_near_one(finished_run, capsys):
+    assert pipeline("trace", "r55", "--root", finished_run / "out") == 2
+    assert "did you mean r5?" in capsys.readouterr().err
+
+
+def test_replay_gives_the_same_tokens(finished_run, capsys):
+    assert pipeline("trace", "r5", "--root", finished_run / "out", "--replay") == 0
+    assert "8 tokens, all equal; largest logprob difference 0" in capsys.readouterr().out
+
+
+def test_replay_finds_an_answer_that_does_not_come_out_again(finished_run, tmp_path, capsys):
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    file = tmp_path / "out/data/completions/part-00000.parquet"
+    table = pq.read_table(file)
+    answers = table["token_ids"].to_pylist()
+    answers[5][3] += 1
+    import pyarrow as pa
+
+    changed = table.set_column(table.schema.get_field_index("token_ids"), "token_ids", pa.array(answers, schemas.TOKEN_IDS))
+    pq.write_table(changed, file)
+    assert pipeline("trace", "r5", "--root", tmp_path / "out", "--replay", "--json") == 5
+    replay = json.loads(capsys.readouterr().out)["replay"]
+    assert [(item["equal"], item["first_divergence"]) for item in replay] == [(False, 3)]
