@@ -45,7 +45,7 @@ def _score_tiles(context: Any, queries: Any, tiles: Any, kind: Any, dim: Any, q:
     def generate(cg: Any, b: Any, sig: Any, args: Any) -> Any:
         _, _, _, size, q, keys, out, stride = args
         sums = [[cgutils.alloca_once(b, vec.VF) for _ in range(wide)] for _ in range(rows)]
-        for cell in sum(sums, []):
+        for cell in [cell for cells in sums for cell in cells]:
             b.store(ir.Constant(vec.VF, [0.0] * LANES), cell)
         row_bytes, vector_bytes = b.mul(size, ir.Constant(I64, 4)), ir.Constant(I64, LANES * SIZES[stored])
         tile_bytes = b.mul(size, vector_bytes)
