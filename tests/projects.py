@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,11 @@ def call(folder: Path, *words: str, shell: str | None = None) -> str:
 
 def dvc(folder: Path, *words: str) -> str:
     return call(folder, sys.executable, "-m", "dvc", *words)
+
+
+def ran(output: str) -> list[str]:
+    """Stages that `dvc repro` ran."""
+    return re.findall(r"Running stage '(\w+)'", output)
 
 
 def environment() -> dict[str, str]:

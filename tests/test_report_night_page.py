@@ -30,6 +30,7 @@ def test_no_night_yet_and_a_night_that_failed(tmp_path):
     page = write_night_page(paths).read_text(encoding="utf-8")
     assert "The night did not finish" in page and "(4)" in page
     assert len(read_history(paths)) == 4
+    assert len(trends(read_history(paths))[0].values) == 3
 
 
 @pytest.mark.parametrize("at", [8, 15, 22])

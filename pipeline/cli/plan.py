@@ -72,9 +72,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     """A plan for people, one line per group."""
     out = []
     for group in ("rows", "tokens", "padding", "memory", "store", "time"):
-        words = ", ".join(
-            f"{name.removesuffix('_s').replace('_', ' ')} {figure(group, name, value)}" for name, value in told[group].items()
-        )
+        words = ", ".join(f"{label(name)} {figure(group, name, value)}" for name, value in told[group].items())
         out.append(f"{group:<8} {words}")
     if told["never_fit"]:
         out.append(f"too long {', '.join(told['never_fit'])}")
@@ -82,6 +80,11 @@ def lines(told: dict[str, Any]) -> list[str]:
         if told.get(name) is not None:
             out.append(f"{name}: {', '.join(told[name]) or 'nothing but the model check'}")
     return out
+
+
+def label(name: str) -> str:
+    """A figure's name as it is told."""
+    return name.replace("_per_s", "/s").removesuffix("_s").replace("_", " ")
 
 
 def figure(group: str, name: str, value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ def run_stage(name: str, params: Params, paths: Paths) -> dict[str, Any]:
     return manifest
 
 
+def _profiled(paths: Paths) -> AbstractContextManager[Path]:
+    from pipeline.runners.profile import profiled
+
+    return profiled(paths)
+
+
 def _command(name: str, about: str, example: str = "") -> click.Command:
-    def call(paths: Paths, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+    def call(paths: Paths, params_file: Path | None, overrides: tuple[str, ...], profile: bool = False) -> None:
         from pipeline.core.telemetry import timed
         from pipeline.runners.interruption import interruptible
         from pipeline.runners.local import mark_mixed, same_params, stage_folders, stage_line
@@ -28,7 +35,8 @@ def _command(name: str, about: str, example: str = "") -> click.Command:
 
         params = read_params(params_file, overrides, paths.root)
         with interruptible(), folder_lock(paths.work / f"{name}.lock"), timed(paths, name):
-            manifest = run_stage(name, params, paths)
+            with _profiled(paths) if profile else nullcontext():
+                manifest = run_stage(name, params, paths)
             folder = stage_folders(paths).get(name)
             if folder and not same_params(manifest["params"], read_params(params_file, overrides, paths.root)):
                 mark_mixed(manifest, folder, "params")
@@ -46,6 +54,7 @@ bucket = _command("bucket", "Apply templates, tokenise, and order prompts by len
 generate = _command(
     "generate", "Answer every prompt; what the store answered before is not generated again.", "-S generate.temperature=0.7"
 )
+click.option("--profile", is_flag=True, help="Also write reports/runs/profile: PyTorch's trace, and what took the time.")(generate)
 evaluate = _command("evaluate", "Score the answers.")
 gate = _command("gate", "Judge the scores by limits and by the accepted baseline; exits 0 whatever the verdict.")
 report = _command("report", "Find the bad cases, their causes and patterns, and write the report.")

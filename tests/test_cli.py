@@ -1,0 +1,49 @@
+"""Commands: each is listed, starts without torch, helps with an example that parses, and says what is wrong in a line."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import click
+import pytest
+from projects import PROJECT
+from test_readme import parse
+
+from pipeline.cli.main import COMMANDS, cli
+
+CONTRACT = {
+    *("run", "score", "night", "query", "verify", "trace", "compare", "accept", "plan", "status", "doctor", "checkpoint"),
+    *("store", "label", "bench", "model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish"),
+}
+
+
+def commands():
+    """(words, command) of all commands, those of groups too."""
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from (((name, sub), command.get_command(context, sub)) for sub in command.list_commands(context))
+        else:
+            yield (name,), command
+
+
+def test_the_contract_names_are_all_there():
+    assert set(COMMANDS) >= CONTRACT
+
+
+@pytest.mark.parametrize(("words", "command"), list(commands()), ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+def test_help_ends_with_an_example_that_parses(words, command):
+    text = command.get_help(click.Context(command, info_name=" ".join(words)))
+    examples = re.findall(r"^\s+(?:python -m )?pipeline (.*)$", re.split(r"Examples?:", text)[-1].split("Options:")[0], re.MULTILINE)
+    assert examples, f"pipeline {' '.join(words)}: no example in its help"
+    for example in examples:
+        parse(shlex.split(example))
+
+
+def test_help_and_status_load_no_torch():
+    code = "import sys; from pipeline.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules"
+    for args in (["--help"], ["status"], ["run", "--help"]):
+        subprocess.run([sys.executable, "-c", code, *args], cwd=PROJECT, check=True, capture_output=True)
