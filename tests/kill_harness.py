@@ -110,6 +110,7 @@ def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[st
     landed: dict[str, int] = {}
     done = 0
     while done < kills:
+        before = len(starts(project.root))
         process, started = project.start(), time.monotonic()
         try:
             process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
@@ -117,7 +118,7 @@ def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[st
             reset(project, rnd)  # it came through: take the tables away, keep the store, so that there is work to kill
             continue
         except subprocess.TimeoutExpired:
-            where = stage_now(project.root)
+            where = next(iter(starts(project.root)[before:][-1:]), "start")
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         done += 1
@@ -134,11 +135,10 @@ def reset(project: Project, rnd: random.Random) -> None:
     (project.root / "dvc.lock").unlink(missing_ok=True)
 
 
-def stage_now(root: Path) -> str:
-    """The last stage that logged its start."""
+def starts(root: Path) -> list[str]:
+    """The stages that logged their start, in order."""
     lines = [line for file in sorted((root / "logs").glob("*.jsonl")) for line in file.read_text(encoding="utf-8").splitlines()]
-    started = [item["stage"] for line in lines if (item := json.loads(line))["message"] == "started"]
-    return started[-1] if started else "start"
+    return [item["stage"] for line in lines if (item := json.loads(line))["message"] == "started"]
 
 
 def compare(whole: Project, killed: Project) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.engine.request import Sampling
-from pipeline.engine.sampler import Draw, choose, draw_token, penalised, prompt_digest, uniform
+from pipeline.engine.sampler import Draw, choose, draw_token, keep_candidates, penalised, prompt_digest, uniform
 
 LOGITS = np.array([1.0, 3.0, 3.0, 0.5, 0.0, 2.5])
 
@@ -56,6 +56,19 @@ def test_filters_keep_what_they_say():
     assert seen(min_p=0.5) == {1, 2, 5}
     assert seen(top_p=0.6) == {1, 2}
     assert seen() == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("top_k", "top_p"), [(7, 1.0), (0, 0.9), (0, 0.9999), (600, 0.5), (5000, 0.99), (0, 0.0)])
+def test_filters_equal_a_full_sort(seed, top_k, top_p):
+    rng = np.random.default_rng(seed)
+    scaled = np.round(rng.standard_normal(20_000) * (0.1 + seed), 2)  # many equal values
+    scaled -= scaled.max()
+    order = np.argsort(-scaled, kind="stable")[: top_k or None]
+    mass = np.cumsum(np.exp(scaled[order]))
+    expected = order[: int(np.searchsorted(mass, top_p * mass[-1])) + 1] if top_p < 1 else order
+    found = np.flatnonzero(np.isfinite(keep_candidates(scaled, Sampling(temperature=1.0, top_k=top_k, top_p=top_p))))
+    assert len(np.setxor1d(found, expected)) <= (1 if top_p not in (0.0, 1.0) else 0)  # a sum rounded the other way
 
 
 def test_draws_follow_the_distribution():

@@ -1,6 +1,7 @@
 """A clean row becomes a prompt: templates, turns, examples, limits, control tokens."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoints import CHAT_TEMPLATE
@@ -294,3 +295,18 @@ def test_a_row_that_holds_the_marker_itself_keeps_it(tiny_checkpoint):
     messages = [{"role": "user", "content": f"{marker}<|im_end|>"}]
     rows = [PromptRow("a", messages=messages), PromptRow("b", f"{marker}<|im_end|>", fields={"note": marker})]
     assert [prompt.text for prompt in build.build(rows)] == [f"{marker}<|im_end|>", f"{marker}{marker}<|im_end|>"]
+
+
+def test_a_field_may_have_any_name(builder):
+    names = ["self", "template", "values", "text", "context", "loop", "class", "a b"]
+    build = builder(template=None, params=PromptParams(template="{{ self }}{{ template }}{{ values }}{{ context }}{{ text }}"))
+    prompt = one(build, "own", fields={name: f"<{name}>" for name in names})
+    assert isinstance(prompt, Prompt) and prompt.text.endswith("<template><values><context>own")
+
+
+def test_examples_are_the_same_for_rows_with_different_markers_at_once(builder):
+    build = builder(examples=[{"user": "1+1?", "assistant": "2<|im_end|>"}])
+    rows = [PromptRow(str(i), unused_character("") * (i % 2) + "x<|im_end|>", max_new_tokens=8) for i in range(400)]
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(build.build, [rows[i::8] for i in range(8)]))
+    assert all(isinstance(item, Prompt) and "2<|im_end|><|im_end|>" in item.text for batch in batches for item in batch)

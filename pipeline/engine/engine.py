@@ -25,6 +25,7 @@ from pipeline.model.attention import Attention
 from pipeline.model.config import ModelConfig
 from pipeline.model.kernel_plan import make_attention, numerics, pack_linears
 from pipeline.model.kv_cache import CacheShape
+from pipeline.model.linear import MAX_ROWS
 
 STALLED_STEPS = 100  # steps in a row without one computed token: a bug, told instead of an endless night
 LOOKAHEAD_ROWS = 1024  # waiting rows taken from the caller, for the admission policy to choose from
@@ -79,8 +80,10 @@ class Engine:
         shape = CacheShape(config.layers, config.kv_heads, config.head_dim, self._page_count(), self.settings.page_size)
         self._attention = make_attention(shape, decoder.dtype, decoder.device)
         self._pages = PageAllocator(shape.pages, shape.page_size)
+        # larger steps gain nothing on CPU: the products are full, and activations leave the cache
+        step = min(self.settings.max_step_tokens, MAX_ROWS) if decoder.device.type == "cpu" else self.settings.max_step_tokens
         self._scheduler = Scheduler(
-            self._pages, self._rows_limit, self.settings.max_step_tokens, self.settings.policy, self.settings.reuse_prefixes)  # fmt: skip
+            self._pages, self._rows_limit, step, self.settings.policy, self.settings.reuse_prefixes)  # fmt: skip
         self._rows: dict[Sequence, _Row] = {}
         self._stats = EngineStats(max_running_rows=self._rows_limit)
         self.numerics = numerics(self._attention.numerics, pack_linears(decoder), decoder.device)

@@ -35,27 +35,35 @@ FIELDS = (
 
 
 @intrinsic(prefer_literal=True)
-def _score_tile(context: Any, queries: Any, kind: Any, dim: Any, q: Any, keys: Any, out: Any, out_stride: Any) -> Any:
-    """Scores of `queries` queries (float32 [queries, dim] at q) with the 16 keys of one tile; stored in float32."""
-    rows, stored = vec.literal_int(queries), vec.literal_int(kind)
+def _score_tiles(context: Any, queries: Any, tiles: Any, kind: Any, dim: Any, q: Any, keys: Any, out: Any, out_stride: Any) -> Any:
+    """Scores of `queries` queries (float32 [queries, dim] at q) with the 16 keys of each of `tiles` tiles; float32.
+
+    Few queries take two tiles at once: their sums wait for each other less.
+    """
+    rows, wide, stored = (vec.literal_int(x) for x in (queries, tiles, kind))
 
     def generate(cg: Any, b: Any, sig: Any, args: Any) -> Any:
-        _, _, size, q, keys, out, stride = args
-        sums = [cgutils.alloca_once(b, vec.VF) for _ in range(rows)]
-        for cell in sums:
+        _, _, _, size, q, keys, out, stride = args
+        sums = [[cgutils.alloca_once(b, vec.VF) for _ in range(wide)] for _ in range(rows)]
+        for cell in [cell for cells in sums for cell in cells]:
             b.store(ir.Constant(vec.VF, [0.0] * LANES), cell)
-        row_bytes = b.mul(size, ir.Constant(I64, 4))
+        row_bytes, vector_bytes = b.mul(size, ir.Constant(I64, 4)), ir.Constant(I64, LANES * SIZES[stored])
+        tile_bytes = b.mul(size, vector_bytes)
         with cgutils.for_range(b, size) as loop:
-            tile = vec.load_ir(b, b.add(keys, b.mul(loop.index, ir.Constant(I64, LANES * SIZES[stored]))), stored)
+            first = b.add(keys, b.mul(loop.index, vector_bytes))
+            columns = [vec.load_ir(b, b.add(first, b.mul(tile_bytes, ir.Constant(I64, c))), stored) for c in range(wide)]
             at = b.add(q, b.mul(loop.index, ir.Constant(I64, 4)))
-            for row, cell in enumerate(sums):
-                value = b.load(b.inttoptr(b.add(at, b.mul(row_bytes, ir.Constant(I64, row))), vec.F32.as_pointer()))
-                b.store(vec.fma_ir(b, vec.splat_ir(b, value), tile, b.load(cell)), cell)
-        for row, cell in enumerate(sums):
-            vec.store_ir(b, b.add(out, b.mul(stride, ir.Constant(I64, row))), b.load(cell), FLOAT32)
+            for row, cells in enumerate(sums):
+                value = vec.splat_ir(b, b.load(b.inttoptr(b.add(at, b.mul(row_bytes, ir.Constant(I64, row))), vec.F32.as_pointer())))
+                for cell, column in zip(cells, columns):
+                    b.store(vec.fma_ir(b, value, column, b.load(cell)), cell)
+        for row, cells in enumerate(sums):
+            for c, cell in enumerate(cells):
+                place = b.add(b.add(out, b.mul(stride, ir.Constant(I64, row))), ir.Constant(I64, 4 * LANES * c))
+                vec.store_ir(b, place, b.load(cell), FLOAT32)
         return cg.get_dummy_value()
 
-    return types.none(queries, kind, *[types.int64] * 5), generate
+    return types.none(queries, tiles, kind, *[types.int64] * 5), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -169,9 +177,16 @@ def _attend_tile(rows: Any, columns: Any, kind: Any, a: Any, scratch: Any, row: 
     lowest = max(0, shortest - window) if window else 0
     for index in range(lowest // size, (longest + size - 1) // size):
         tile = vec.load_i64(a + KEYS) + (vec.load_i32(table + 4 * index) * kv_heads + head) * tiles * dim * LANES * _size(kind)
-        for j in range(index * size, min(longest, (index + 1) * size), LANES):
-            _score_tile(rows, kind, dim, q, tile, scores + 4 * j, stride)  # lanes past the page's end are written over next
-            tile += dim * LANES * _size(kind)
+        j, end = index * size, min(longest, (index + 1) * size)
+        while j < end:  # lanes past the page's end are written over next
+            if rows <= 4 and end - j > LANES:
+                _score_tiles(rows, 2, kind, dim, q, tile, scores + 4 * j, stride)
+                tile += 2 * dim * LANES * _size(kind)
+                j += 2 * LANES
+            else:
+                _score_tiles(rows, 1, kind, dim, q, tile, scores + 4 * j, stride)
+                tile += dim * LANES * _size(kind)
+                j += LANES
 
     for place in range(0, rows * width, LANES):
         vec.store(out + 4 * place, vec.splat(types.float32(0.0)), FLOAT32)

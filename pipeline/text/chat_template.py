@@ -50,7 +50,7 @@ class ChatTemplate:
         """
         plain = [{key: value for key, value in message.items() if value is not None} for message in messages]
         names = {"tools": None, "documents": None} | self._values | values
-        return render(self._template, messages=plain, add_generation_prompt=add_generation_prompt, **names)
+        return render(self._template, names | {"messages": plain, "add_generation_prompt": add_generation_prompt})
 
     @cached_property
     def takes_system(self) -> bool:

@@ -81,7 +81,7 @@ class PromptBuilder:
             self._template = compile_template(params.template, "prompt.template", date=params.date, strict=True)
         self._raw_examples = [dict(example) for example in examples]
         self._fixed_text = json.dumps([params.system, self._raw_examples], ensure_ascii=False)
-        self._examples_by_marker: dict[str, list[tuple[str, str]]] = {}
+        self._known_examples: tuple[str, list[tuple[str, str]]] | None = None
 
     @property
     def uses_chat(self) -> bool:
@@ -145,7 +145,7 @@ class PromptBuilder:
         if self._template is None:
             return str(self._marked(fields["text"], marker))
         try:
-            return render(self._template, **self._marked(dict(fields), marker))
+            return render(self._template, self._marked(dict(fields), marker))
         except TemplateRefused as error:
             raise TemplateRefused(f"prompt.template: {error}; the row's fields: {', '.join(sorted(map(str, fields)))}") from None
 
@@ -160,16 +160,18 @@ class PromptBuilder:
 
     def _examples(self, marker: str) -> list[tuple[str, str]]:
         """Few-shot pairs, their questions through the user template like a row's own text."""
-        if marker not in self._examples_by_marker:
-            try:
-                pairs = [
-                    (self._user_text({**e, "text": e["user"], "id": ""}, marker), str(self._marked(e["assistant"], marker)))
-                    for e in self._raw_examples
-                ]
-            except (TemplateRefused, KeyError) as error:
-                raise ParamsError(f"prompt.few_shot: each example needs user and assistant: {error}") from None
-            self._examples_by_marker = {marker: pairs}
-        return self._examples_by_marker[marker]
+        known = self._known_examples
+        if known is not None and known[0] == marker:
+            return known[1]
+        try:
+            pairs = [
+                (self._user_text({**e, "text": e["user"], "id": ""}, marker), str(self._marked(e["assistant"], marker)))
+                for e in self._raw_examples
+            ]
+        except (TemplateRefused, KeyError) as error:
+            raise ParamsError(f"prompt.few_shot: each example needs user and assistant: {error}") from None
+        self._known_examples = marker, pairs  # replaced whole: batches are built in several threads
+        return pairs
 
     def _plain_examples(self, marker: str) -> str:
         return "".join(f"{user}\n{assistant}{conversation.BETWEEN}" for user, assistant in self._examples(marker))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, Undefined, nodes
@@ -69,10 +70,10 @@ def compile_template(source: str, where: str, *, date: str | None = None, strict
         raise PipelineError(f"{where}: line {error.lineno}: {error.message}") from None
 
 
-def render(template: Template, **values: Any) -> str:
-    """Render one row's values. Raises TemplateRefused with the template's own words."""
+def render(template: Template, values: Mapping[str, Any]) -> str:
+    """Render one row's values, whatever their names. Raises TemplateRefused with the template's own words."""
     try:
-        return template.render(**values)
+        return template.render(values)
     except RecursionError:
         raise TemplateRefused("the template calls itself without end") from None
     except (TemplateError, SecurityError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, OverflowError) as error:
