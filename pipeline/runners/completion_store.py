@@ -222,7 +222,10 @@ class CompletionStore:
         if len(group) < 2 or not all(self._sound(part) for part in group):
             return
         tables = (pq.read_table(part.file, schema=ANSWER_SCHEMA, page_checksum_verification=True) for part in group)
-        self._commit(tables, uuid.uuid4().hex, run=group[0].run, model=group[0].model, created_s=group[-1].created_s)
+        try:
+            self._commit(tables, uuid.uuid4().hex, run=group[0].run, model=group[0].model, created_s=group[-1].created_s)
+        except FileNotFoundError:
+            return  # another process merged or pruned one of them just now; what it left is whole
         for part in group:
             self.drop(part)
 
