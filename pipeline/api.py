@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.errors import GateRed
-from pipeline.core.manifest import read_manifest, table_files
+from pipeline.core.manifest import read_json, read_manifest, table_files
 from pipeline.core.paths import Paths
 
 Place = str | PathLike[str]
@@ -29,13 +28,12 @@ class Results:
     @property
     def metrics(self) -> dict[str, Any]:
         """reports/metrics.json: metrics, control, slices, rows."""
-        data: dict[str, Any] = json.loads(self.paths.metrics_json.read_text(encoding="utf-8"))
-        return data
+        return read_json(self.paths.metrics_json, made_by="evaluate")
 
     @property
     def verdict(self) -> str:
         """The gate's: green or red."""
-        return str(json.loads(self.paths.gate_json.read_text(encoding="utf-8"))["verdict"])
+        return str(read_json(self.paths.gate_json, made_by="gate")["verdict"])
 
     def table(self) -> pa.Table:
         """One line per input row and sample, in order of arrival."""

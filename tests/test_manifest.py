@@ -12,16 +12,15 @@ from chains import manifest, pipeline, rows, run_chain, write_rows
 
 from pipeline.core import schemas
 from pipeline.core.hashing import ContentHasher
-from pipeline.core.manifest import RowCount, StageOutput, read_manifest, read_table, signed
+from pipeline.core.manifest import RowCount, StageOutput, read_manifest, read_table, signed, table_files
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
-from pipeline.runners.local import stage_folders
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs/manifest.schema.json").read_text(encoding="utf-8"))
 
 
 def test_every_manifest_of_a_run_fits_the_published_schema(finished_run):
-    folders = stage_folders(Paths(finished_run / "out")).values()
+    folders = Paths(finished_run / "out").stage_folders.values()
     for folder in folders:
         jsonschema.validate(read_manifest(folder), SCHEMA)
     jsonschema.validate(json.loads((finished_run / "out/reports/gate.json").read_text()), SCHEMA)
@@ -37,7 +36,7 @@ def test_no_clock_host_or_user_is_in_a_manifest(finished_run):
     import getpass
     import platform
 
-    for folder in stage_folders(Paths(finished_run / "out")).values():
+    for folder in Paths(finished_run / "out").stage_folders.values():
         text = (folder / "manifest.json").read_text()
         assert platform.node() not in text
         assert f"/{getpass.getuser()}/" not in text
@@ -135,14 +134,14 @@ def test_an_old_part_of_a_longer_night_is_gone_and_leftovers_are_ignored(finishe
 
     shutil.copytree(finished_run / "out", tmp_path / "out")
     folder = tmp_path / "out/data/results"
-    shutil.copy(folder / "part-00000.parquet", folder / "part-00007.parquet")
+    shutil.copy(table_files(folder, "part")[0], folder / "part-00007.parquet")
     (folder / "part-00008.parquet").write_bytes(b"")
     assert read_table(folder, "part").num_rows == 15  # readers believe the manifest
     leftover = tmp_path / "out/data/.results.999.tmp"
     leftover.mkdir()
     (leftover / "part-00000.parquet").write_bytes(b"torn")
     assert run_chain(write_rows(tmp_path / "in.jsonl", rows(5)), tmp_path / "out", tiny_checkpoint) == 0
-    assert sorted(file.name for file in folder.iterdir()) == ["manifest.json", "part-00000.parquet"]
+    assert sorted(folder.iterdir()) == [folder / "manifest.json", *table_files(folder, "part")]
     assert not leftover.exists()
 
 
@@ -152,14 +151,14 @@ def test_readers_in_a_loop_see_the_old_or_the_new_results_whole(tmp_path):
 
     import duckdb
 
-    folder = tmp_path / "data/scores"
+    folder = tmp_path / "data/results"
 
     def publish(night):
         data = table(3000 + night)
         metric = pa.array([f"night {night}"] * data.num_rows)
         with StageOutput(folder, "evaluate") as out:
-            out.open("rows", schemas.SCORES)
-            out.write("rows", data.set_column(data.schema.get_field_index("metric"), "metric", metric))
+            out.open("part", schemas.SCORES, parts=True)
+            out.write("part", data.set_column(data.schema.get_field_index("metric"), "metric", metric))
             out.finish(inputs=[], rows=RowCount(1, 1), params={})
 
     publish(0)

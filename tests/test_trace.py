@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 from chains import pipeline
 
 from pipeline.core import schemas
+from pipeline.core.manifest import table_files
 
 
 def test_an_answered_row_shows_its_whole_life(finished_run, capsys):
@@ -47,7 +48,7 @@ def test_replay_gives_the_same_tokens(finished_run, capsys):
 
 def test_replay_finds_an_answer_that_does_not_come_out_again(finished_run, tmp_path, capsys):
     shutil.copytree(finished_run / "out", tmp_path / "out")
-    file = tmp_path / "out/data/completions/part-00000.parquet"
+    (file,) = table_files(tmp_path / "out/data/completions", "part")
     table = pq.read_table(file)
     answers = table["token_ids"].to_pylist()
     answers[5][3] += 1

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pipeline.cli.options import read_params, root_option
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.paths import Paths
 
 
@@ -95,9 +96,8 @@ def state_lines(about: dict[str, Any]) -> list[str]:
 
 
 def _progress(file: Path) -> dict[str, Any] | None:
-    try:
-        progress: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    progress = read_json_or_empty(file)
+    if not progress:
         return None
     progress["seconds_ago"] = round(time.time() - progress["time"], 1)
     progress["alive"] = Path(f"/proc/{progress['pid']}").exists()

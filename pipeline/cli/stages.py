@@ -30,14 +30,14 @@ def _command(name: str, about: str, example: str = "") -> click.Command:
     def call(paths: Paths, params_file: Path | None, overrides: tuple[str, ...], profile: bool = False) -> None:
         from pipeline.core.telemetry import timed
         from pipeline.runners.interruption import interruptible
-        from pipeline.runners.local import mark_mixed, same_params, stage_folders, stage_line
+        from pipeline.runners.local import mark_mixed, same_params, stage_line
         from pipeline.runners.lock import folder_lock
 
         params = read_params(params_file, overrides, paths.root)
         with interruptible(), folder_lock(paths.work / f"{name}.lock"), timed(paths, name):
             with _profiled(paths) if profile else nullcontext():
                 manifest = run_stage(name, params, paths)
-            folder = stage_folders(paths).get(name)
+            folder = paths.stage_folders.get(name)
             if folder and not same_params(manifest["params"], read_params(params_file, overrides, paths.root)):
                 mark_mixed(manifest, folder, "params")
         module = importlib.import_module(f"pipeline.stages.{name}")

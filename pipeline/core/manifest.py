@@ -49,7 +49,9 @@ class RowCount:
 class TableWriter:
     """Streams one table to Parquet with page checksums; `parts` rolls over to a new file by size.
 
-    Bytes depend on the rows alone: row groups are cut at fixed row counts, whatever batches arrive.
+    Bytes depend on the rows alone: row groups are cut at fixed row counts, whatever batches arrive. A part is named after
+    its number and its bytes: DuckDB opens a file twice in one query, and with a fixed name the second open may meet the
+    next night's file and read it with the old footer.
     """
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema, parts: bool = False) -> None:
@@ -110,9 +112,11 @@ class TableWriter:
             return
         self._writer.close()
         self._writer = None
-        self.outputs.append(
-            describe_file(self._file, self._file.name) | {"rows": self._part_rows, "content_sha256": self._content.hexdigest()}
-        )
+        described = describe_file(self._file, self._file.name)
+        if self._parts:
+            named = self._file.rename(self._file.with_name(f"{self._file.stem}-{described['sha256'][:12]}.parquet"))
+            described["path"] = named.name
+        self.outputs.append(described | {"rows": self._part_rows, "content_sha256": self._content.hexdigest()})
 
 
 class StageOutput:
@@ -270,6 +274,15 @@ def read_json(file: Path, made_by: str) -> dict[str, Any]:
     return data
 
 
+def read_json_or_empty(file: Path) -> dict[str, Any]:
+    """A JSON object that is only shown or remembered; {} when there is none, it is torn, or it is something else."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
 def read_table(folder: Path, name: str = "rows", columns: list[str] | None = None) -> pa.Table:
     """A whole table of a stage folder, parts in order."""
     return pa.concat_tables([pq.read_table(file, columns=columns) for file in table_files(folder, name)])
@@ -285,7 +298,7 @@ def read_batches(folder: Path, name: str = "rows", columns: list[str] | None = N
 
 
 def table_files(folder: Path, name: str) -> list[Path]:
-    """Files of one table as the manifest names them: NAME.parquet, or NAME-00000.parquet and so on."""
+    """Files of one table as the manifest names them: NAME.parquet, or NAME-00000-DIGEST.parquet and so on."""
     outputs = [item["path"] for item in read_manifest(folder)["outputs"]]
     stems = {f"{name}.parquet"}
     return [folder / path for path in sorted(outputs) if path in stems or (path.startswith(f"{name}-") and path.endswith(".parquet"))]

@@ -70,6 +70,14 @@ class Paths:
     def bad_cases_md(self) -> Path:
         return self.root / "reports/bad_cases.md"
 
+    @property
+    def stage_folders(self) -> dict[str, Path]:
+        """Where each stage's manifest.json lies, in the order of the chain; model and gate put out a single file."""
+        return {
+            "validate": self.validated, "preprocess": self.clean, "bucket": self.prompts, "generate": self.completions,
+            "evaluate": self.scores, "report": self.bad_cases, "publish": self.results,
+        }  # fmt: skip
+
     # outside every stage's outs
     @property
     def assets(self) -> Path:

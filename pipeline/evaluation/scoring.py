@@ -7,12 +7,10 @@ processes, and only a few batches are in memory at a time.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from pipeline.evaluation.extract import build_extractor, split_reasoning, wants_
 from pipeline.evaluation.jsontext import spelled_text
 from pipeline.evaluation.metrics import choose, load_files
 from pipeline.evaluation.translation import CORPUS
+from pipeline.tables.workers import Workers, cores
 
 BATCH_ROWS = 512
 POOL_FROM_ROWS = 2000  # below, starting processes takes longer than the work
@@ -104,20 +103,13 @@ def score_all(
     params: EvaluateParams, assets: Path, batches: Iterable[pa.Table], rows: int, processes: int | None = None
 ) -> Iterator[Scored]:  # fmt: skip
     """Scored batches in order. rows: how many are to come, which decides whether processes are worth starting."""
-    processes = processes if processes is not None else min(16, len(os.sched_getaffinity(0)))
+    processes = processes if processes is not None else min(16, cores())
     if processes < 2 or rows < POOL_FROM_ROWS:
         scorer = Scorer(params, assets)
         yield from map(scorer.score, batches)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(params, assets)) as pool:
-        waiting: deque[Future[Scored]] = deque()
-        for batch in batches:
-            waiting.append(pool.submit(_score, batch))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    with Workers(processes, fresh=True, prepare=partial(_start, params, assets)) as workers:
+        yield from workers.map(_score, ((batch,) for batch in batches))
 
 
 _scorer: Scorer | None = None

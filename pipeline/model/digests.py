@@ -6,14 +6,13 @@ one tick of the clock would look the same.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_file, sha256_json
-from pipeline.core.manifest import write_json
+from pipeline.core.manifest import read_json_or_empty, write_json
 from pipeline.model.safetensors_file import weight_files
 
 SETTLED_S = 2.0
@@ -46,24 +45,16 @@ def cached_sha256(file: Path, cache: Path | None) -> str:
     if cache is None:
         return sha256_file(file)
     key, mark = str(file.absolute()), _mark(file)
-    known = _read(cache).get(key, {})
+    known = read_json_or_empty(cache).get(key, {})
     if known.get("mark") == mark:
         return str(known["sha256"])
     settled = time.time() - file.stat().st_mtime > SETTLED_S
     digest = sha256_file(file)
     if settled and _mark(file) == mark:
-        write_json(cache, _read(cache) | {key: {"mark": mark, "sha256": digest}})
+        write_json(cache, read_json_or_empty(cache) | {key: {"mark": mark, "sha256": digest}})
     return digest
 
 
 def _mark(file: Path) -> list[int]:
     stat = os.stat(file)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-
-
-def _read(cache: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

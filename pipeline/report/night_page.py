@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.core.manifest import write_bytes
+from pipeline.core.manifest import read_json_or_empty, write_bytes
 from pipeline.core.paths import Paths
 from pipeline.report import charts, headline
 from pipeline.report.page import render
@@ -46,16 +46,18 @@ class Trend:
 def write_night_page(paths: Paths, language: str = "en") -> Path:
     """Write the page and return its path. Works from the first night on, and after a night that failed half-way."""
     history = read_history(paths)
-    record = _json(paths.runs / history[-1]["run"] / "run.json") if history else {}
+    record = read_json_or_empty(paths.runs / history[-1]["run"] / "run.json") if history else {}
     if record.get("stages"):
         record["stages"] = {stage: record["stages"][stage] for stage in sorted(record["stages"], key=_place)}
     if record.get("latency"):
         record["latency"] = dict(sorted(record["latency"].items(), key=lambda item: float(item[0]) if item[0].isdecimal() else 1e18))
+    gate = read_json_or_empty(paths.gate_json)
     facts = {
-        "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": _json(paths.gate_json), "trends": trends(history),
-        "changes": changes(history), "timelines": timelines(record), "report": _json(paths.bad_cases / "manifest.json").get("bad_cases"),
+        "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": gate, "trends": trends(history),
+        "changes": changes(history), "timelines": timelines(record),
+        "report": read_json_or_empty(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],
-        "verdict": _verdict(history, _json(paths.gate_json)),
+        "verdict": _verdict(history, gate),
     }  # fmt: skip
     write_bytes(paths.index_html, render("night.html", language, lenient=True, **facts))
     return paths.index_html
@@ -206,11 +208,3 @@ def _first(line: dict[str, Any], *paths: tuple[str, ...]) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
     return None
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

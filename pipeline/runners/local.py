@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from pipeline.core.hashing import code_digest
-from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, signed, write_bytes, write_json
+from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, read_json, signed, write_bytes, write_json
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.core.telemetry import timed
@@ -26,14 +26,6 @@ ALWAYS = frozenset({"model", "ready_answers", "gate", "report"})  # fast, and fe
 Stage = Callable[[Params, Paths], dict[str, Any]]
 
 
-def stage_folders(paths: Paths) -> dict[str, Path]:
-    """Where each stage's manifest.json lies; model and gate put out a single file."""
-    return {
-        "validate": paths.validated, "preprocess": paths.clean, "bucket": paths.prompts, "generate": paths.completions,
-        "evaluate": paths.scores, "report": paths.bad_cases, "publish": paths.results,
-    }  # fmt: skip
-
-
 def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Callable[[str], None]) -> list[str]:
     """Run stages in order; returns the gate's reasons where its verdict is red, else nothing."""
     for name, stage in stages.items():
@@ -42,13 +34,13 @@ def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Calla
             continue
         with timed(paths, name):
             say(stage_line(name, stage(params, paths)))
-    verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
+    verdict = read_json(paths.gate_json, made_by="gate")
     return [str(reason) for reason in verdict["reasons"]] if verdict["verdict"] == "red" else []
 
 
 def up_to_date(name: str, params: Params, paths: Paths) -> bool:
     """Would the stage write what lies there already? Same code, packages, params and inputs, whole outputs, no failed row."""
-    folder = stage_folders(paths)[name]
+    folder = paths.stage_folders[name]
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import UsageError
+from pipeline.runners.lock import locked, overwrite, read_all
 
 
 def holder(file: Path) -> tuple[str, dict[str, Any]]:
@@ -32,21 +32,12 @@ def holder(file: Path) -> tuple[str, dict[str, Any]]:
 @contextmanager
 def held(file: Path, command: str) -> Iterator[dict[str, Any]]:
     """Hold the lock; gives what a dead holder left there, {} after a clean end. Raises UsageError while another holds it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{in_words(_words(os.pread(descriptor, 4096, 0)))} is still running here; wait for it, or end that process"
-            ) from None
-        died = _words(os.pread(descriptor, 4096, 0))
-        _write(descriptor, {"pid": os.getpid(), "host": platform.node(), "started": time.time(), "command": command})
+    with locked(file, 0, lambda left: f"{in_words(_words(left))} is still running here; wait for it, or end that process") as handle:
+        died = _words(read_all(handle))
+        mine = {"pid": os.getpid(), "host": platform.node(), "started": time.time(), "command": command}
+        overwrite(handle, json.dumps(mine).encode())
         yield died
-        _write(descriptor, {})
-    finally:
-        os.close(descriptor)
+        overwrite(handle, b"")
 
 
 def in_words(words: dict[str, Any]) -> str:
@@ -55,12 +46,6 @@ def in_words(words: dict[str, Any]) -> str:
         return "another run"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(words.get("started", 0)))
     return f"`pipeline {words.get('command', 'night')}` of {since} (process {words.get('pid')} on {words.get('host')})"
-
-
-def _write(descriptor: int, words: dict[str, Any]) -> None:
-    os.ftruncate(descriptor, 0)
-    if words:
-        os.pwrite(descriptor, json.dumps(words).encode(), 0)
 
 
 def _words(data: bytes) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.manifest import read_batches, read_manifest, read_table
+from pipeline.core.manifest import read_batches, read_json, read_manifest, read_table
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.engine.request import Sampling
@@ -120,7 +119,7 @@ def batches(lengths: Lengths, batch_rows: int) -> Iterator[Lengths]:
 def memory_figures(paths: Paths, answerer: Answerer, params: Params, lengths: Lengths) -> dict[str, int]:
     """Bytes: weights exactly and by the rule parameters x bytes x 1.2, KV cache per row, longest rows that fit at once."""
     config = read_config(answerer.folder)
-    about = json.loads(paths.model_json.read_text(encoding="utf-8"))
+    about = read_json(paths.model_json, made_by="model")
     width = {"none": 4 if answerer.identity.dtype == "float32" else 2, "int8": 1, "int4": 0.5}[params.model.quantization]
     weights = int(about["parameters"] * width)
     widest = int(lengths.max(initial=0)) + params.generate.max_new_tokens

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+from functools import partial
 from pathlib import Path
 
 from pipeline.core.errors import UsageError
 from pipeline.core.paths import Paths
+from pipeline.runners.machine import Machine
 
 TABLES = ("validated", "clean", "prompts", "completions", "scores", "bad_cases")
 FILES = ("models/model.json", "reports/metrics.json", "reports/gate.json")
@@ -30,23 +31,16 @@ def resolve_side(name: str, here: Path, scratch: Path) -> Paths:
 
 def _commit(name: str, here: Path) -> str | None:
     """The commit of a revision, or of the DVC experiment with that name."""
-    found = _git(here, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    git = partial(Machine().run, "git", "-C", str(here))
+    found = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found:
-        return found
-    refs = _git(here, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps") or ""
+        return found.strip()
+    refs = git("for-each-ref", "--format=%(objectname) %(refname)", "refs/exps") or ""
     for line in refs.splitlines():
         commit, _, ref = line.partition(" ")
         if ref.rpartition("/")[2] == name:
             return commit
     return None
-
-
-def _git(here: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _restore(name: str, sha: str, here: Path, root: Path) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import telemetry
-from pipeline.core.manifest import read_table, write_bytes, write_json
+from pipeline.core.manifest import read_json_or_empty, read_table, write_bytes, write_json
 from pipeline.core.paths import Paths
 from pipeline.runners import prometheus
+from pipeline.runners.machine import Machine
 
 FORMAT = "pipeline-run/1"
 BUG_EXIT_CODE = 70
@@ -80,7 +81,7 @@ def verdict(paths: Paths, exit_code: int) -> str:
     """`green`, `open` or `red` as the gate said, `failed` when the run did not come that far."""
     if exit_code not in (0, 1):
         return "failed"
-    return str(_json(paths.gate_json).get("verdict", "none"))
+    return str(read_json_or_empty(paths.gate_json).get("verdict", "none"))
 
 
 def append_history(paths: Paths, run: str, record: dict[str, Any]) -> None:
@@ -108,7 +109,7 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
 
 def headline_metrics(paths: Paths) -> dict[str, dict[str, float | None]]:
     """Means by metric, of the night's rows and of the control set."""
-    metrics = _json(paths.metrics_json)
+    metrics = read_json_or_empty(paths.metrics_json)
     return {part: {name: value.get("mean") for name, value in (metrics.get(part) or {}).items()} for part in ("metrics", "control")}
 
 
@@ -136,9 +137,8 @@ def counts(ran: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def row_counts(paths: Paths) -> dict[str, dict[str, int]]:
     """Rows in, out, rejected and failed of each stage that has a manifest."""
-    folders = {"validate": paths.validated, "preprocess": paths.clean, "bucket": paths.prompts, "generate": paths.completions,
-               "evaluate": paths.scores, "report": paths.bad_cases, "publish": paths.results}  # fmt: skip
-    return {stage: rows for stage, folder in folders.items() if (rows := _json(folder / "manifest.json").get("rows"))}
+    folders = paths.stage_folders.items()
+    return {stage: rows for stage, folder in folders if (rows := read_json_or_empty(folder / "manifest.json").get("rows"))}
 
 
 def rates(ran: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -198,16 +198,9 @@ def host() -> dict[str, Any]:
 
 def git_state(root: Path) -> dict[str, Any]:
     """Commit and whether the tree differs from it; nulls without Git or without a commit."""
-    commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    git = partial(Machine().run, "git", "-C", str(root))
+    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain")
     return {"commit": commit.strip() if commit else None, "dirty": bool(status.strip()) if status is not None else None}
-
-
-def _git(root: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _percentiles(rows: pa.Table) -> dict[str, dict[str, float]]:
@@ -253,11 +246,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data

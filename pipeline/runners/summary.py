@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.paths import Paths
 
 MAX_SLICE_VALUES = 12
@@ -17,8 +16,8 @@ FIRST = ("exact", "contains", "numeric", "choice", "token_f1", "chrf", "rouge_l"
 
 def summary_lines(paths: Paths) -> list[str]:
     """Lines for people, from metrics.json, gate.json and the results' manifest; what is not there is left out."""
-    metrics, gate = _json(paths.metrics_json), _json(paths.gate_json)
-    rows = (_json(paths.results / "manifest.json").get("rows")) or {}
+    metrics, gate = read_json_or_empty(paths.metrics_json), read_json_or_empty(paths.gate_json)
+    rows = (read_json_or_empty(paths.results / "manifest.json").get("rows")) or {}
     lines = []
     if rows:
         lines.append(f"rows      {rows['into']:,} in: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed")
@@ -75,11 +74,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data

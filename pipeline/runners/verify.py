@@ -18,7 +18,6 @@ from pipeline.core.errors import MissingInput
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import FORMAT, signed
 from pipeline.core.paths import Paths
-from pipeline.runners.local import stage_folders
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def verify(paths: Paths, checkpoint: Path | None = None) -> Verdict:
 
 
 def _manifest_files(paths: Paths) -> list[Path]:
-    files = [paths.model_json, *(folder / "manifest.json" for folder in stage_folders(paths).values()), paths.gate_json]
+    files = [paths.model_json, *(folder / "manifest.json" for folder in paths.stage_folders.values()), paths.gate_json]
     return [file for file in files if file.is_file()]
 
 

@@ -20,7 +20,16 @@ import pyarrow as pa
 
 from pipeline.core import schemas
 from pipeline.core.errors import MissingInput, ModelError, ParamsError
-from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file, describe_upstream, read_batches, read_manifest
+from pipeline.core.manifest import (
+    RowCount,
+    StageOutput,
+    changed_since,
+    describe_file,
+    describe_upstream,
+    read_batches,
+    read_json,
+    read_manifest,
+)
 from pipeline.core.params import Params, PromptParams
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
@@ -114,7 +123,7 @@ def prepare(params: Params, paths: Paths) -> Setting:
         describe_upstream(paths.validated, paths.root), describe_upstream(paths.clean, paths.root),
         describe_file(paths.model_json, paths.relative(paths.model_json)), *described,
     ]  # fmt: skip
-    model = json.loads(paths.model_json.read_text(encoding="utf-8"))
+    model = read_json(paths.model_json, made_by="model")
     cleaned = read_manifest(paths.clean)
     folder = resolve_source(model["source"], paths)
     max_model_len = model["max_model_len"] if params.model.max_model_len == "auto" else params.model.max_model_len

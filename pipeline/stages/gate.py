@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.hashing import sha256_file
-from pipeline.core.manifest import changed_since, describe_file, describe_upstream, read_manifest, stage_manifest, write_json
+from pipeline.core.manifest import changed_since, describe_file, describe_upstream, read_json, read_manifest, stage_manifest, write_json
 from pipeline.core.params import GateParams, Params
 from pipeline.core.paths import Paths
 from pipeline.evaluation import gate
@@ -24,7 +24,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     """Write reports/gate.json: verdict green or red, reasons (red ones), notes, checks with numbers, drift."""
     limits = params.gate
     inputs = _inputs(paths)
-    metrics = json.loads(paths.metrics_json.read_text(encoding="utf-8"))
+    metrics = read_json(paths.metrics_json, made_by="evaluate")
     profile = json.loads((paths.scores / "profile.json").read_text(encoding="utf-8"))
     scores = read_manifest(paths.scores)
     control = control_scores(paths)

@@ -47,10 +47,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
 
 
 def _folders(paths: Paths) -> dict[str, Path]:
-    return {
-        "validate": paths.validated, "preprocess": paths.clean, "bucket": paths.prompts, "generate": paths.completions,
-        "evaluate": paths.scores, "report": paths.bad_cases,
-    }  # fmt: skip
+    return {name: folder for name, folder in paths.stage_folders.items() if name != "publish"}
 
 
 def _evaluate_params(scores: dict[str, Any]) -> EvaluateParams:

@@ -30,10 +30,11 @@ class Workers:
 
     Forked ones begin at once and suit work that only parses bytes and builds arrays. fresh: new interpreters, for libraries
     whose threads do not survive a fork; they do not run the caller's program again, so that a script needs no main guard.
+    prepare: called once in each process before its first item.
     """
 
-    def __init__(self, count: int, fresh: bool = False) -> None:
-        self.count, self._fresh = count, fresh
+    def __init__(self, count: int, fresh: bool = False, prepare: Callable[[], object] | None = None) -> None:
+        self.count, self._fresh, self._prepare = count, fresh, prepare
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -51,7 +52,7 @@ class Workers:
             return
         if self._pool is None:
             context = multiprocessing.get_context("spawn" if self._fresh else "fork")
-            self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start)
+            self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start, initargs=(self._prepare,))
         waiting: deque[Future[T]] = deque()
         failed: BaseException | None = None
         source = iter(items)
@@ -115,8 +116,10 @@ def _result(future: Future[T]) -> T:
         raise OutOfResources("a worker process was killed, most likely for lack of memory; free some and run it again") from None
 
 
-def _start() -> None:
+def _start(prepare: Callable[[], object] | None) -> None:
     """Ctrl-C is the parent's to handle; a worker never outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.set_threshold(COLLECT_EVERY)
+    if prepare is not None:
+        prepare()
