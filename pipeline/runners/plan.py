@@ -141,7 +141,7 @@ def time_figures(measured: Calibration | None, prompts: list[Any], rows: int) ->
         return {"generate_s": 0.0}
     seconds = measured.seconds_for(sum(map(len, prompts)), rows)
     return {
-        "generate_s": round(seconds, 1),
+        "generate_s": round(seconds, 3),
         "rows_per_s": round(rows / seconds, 2),
         "answer_tokens_per_s": round(rows * measured.completion_tokens / seconds),
         "prefill_tokens_per_s": round(measured.prefill_tokens_per_s),
