@@ -238,6 +238,19 @@ def test_what_is_wrong_is_one_readable_error_and_nothing_is_half_written(tmp_pat
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
+@pytest.mark.parametrize(
+    "setting", ["evaluate.metrics=[exct]", "gate.max_drop={exct: 0.1}", "report.rules=[lowscore]", "preprocess.steps=[nfd]",
+                "evaluate.sensitive_words=nowhere.txt", "generate.json_schema=nowhere.json"],
+)  # fmt: skip
+def test_what_only_the_last_stages_read_is_checked_before_the_first(tmp_path, tiny_checkpoint, capsys, setting):
+    file = write_rows(tmp_path / "in.jsonl", rows(3))
+    section = setting.partition("=")[0]
+    assert pipeline("run", file, "--out", tmp_path / "out", "--model", tiny_checkpoint, "-S", setting) == 2
+    assert section.rpartition(".")[2] in capsys.readouterr().err
+    assert not (tmp_path / "out/data").exists()
+    assert pipeline("model", "--root", tmp_path / "out", "--model", tiny_checkpoint, "-S", setting) == 2  # what `dvc repro` runs first
+
+
 def test_relative_inputs_globs_and_params_of_the_current_folder(tmp_path, tiny_checkpoint, monkeypatch):
     write_rows(tmp_path / "raw/a.jsonl", rows(2))
     write_rows(tmp_path / "raw/b.jsonl", rows(2, start=2))

@@ -74,6 +74,18 @@ def test_a_broken_or_missing_params_file_names_the_place(tmp_path):
         load_params(tmp_path / "p.yaml")
 
 
+def test_a_wrong_param_is_found_where_it_was_written(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text("generate:\n  seed: 1\n\n  temprature: 1\nmodel: {dtype: auto, devise: cpu}\n")
+    with pytest.raises(ParamsError) as caught:
+        load_params(file, ["generate.top_k=-1", "generate.temp=1"])
+    lines = str(caught.value).split("; ")
+    assert f"{file} line 4: generate.temprature is not a parameter" in lines
+    assert f"{file} line 5: model.devise is not a parameter" in lines
+    assert any(line.startswith("-S generate.top_k: ") for line in lines)
+    assert "-S generate.temp is not a parameter" in lines
+
+
 def test_content_hash_depends_on_rows_alone(tmp_path):
     table = clean_rows(1000)
     expected = content(table, 1000)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pipeline.cli.options import params_options, read_params
+from pipeline.cli.preflight import check_late_params
 from pipeline.cli.stages import run_stage
 from pipeline.core.errors import GateRed, MissingInput, UsageError
 from pipeline.core.params import Params
@@ -73,6 +74,7 @@ def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_
     command = "run" if "generate" in names else "score"
     with interruptible(), folder_lock(paths.work / "run.lock"), recorded(paths, command):
         prepare_root(paths, params, Path.cwd() / "data/assets")
+        check_late_params(params, paths)
         red = run_chain({name: partial(run_stage, name) for name in names}, params, paths, partial(click.echo, err=True))
         click.echo("\n".join(summary_lines(paths)))
         if red:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pipeline.cli.options import params_options, read_params, root_option
+from pipeline.cli.preflight import check_late_params
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 
@@ -34,6 +35,8 @@ def _command(name: str, about: str, example: str = "") -> click.Command:
         from pipeline.runners.lock import folder_lock
 
         params = read_params(params_file, overrides, paths.root)
+        if name == "model":  # the first stage, which DVC never skips
+            check_late_params(params, paths)
         with interruptible(), folder_lock(paths.work / f"{name}.lock"), timed(paths, name):
             with _profiled(paths) if profile else nullcontext():
                 manifest = run_stage(name, params, paths)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -237,26 +237,40 @@ def load_params(file: Path | None, overrides: Iterable[str] = ()) -> Params:
     Raises MissingInput when a named file is absent, ParamsError with every wrong key path otherwise.
     """
     data: Any = {}
+    text = ""
     if file is not None:
         if not file.is_file():
             raise MissingInput(f"{file}: no such params file; give one with --params, or leave it out for the defaults")
-        data = read_yaml(file.read_text(encoding="utf-8"), str(file))
+        text = file.read_text(encoding="utf-8")
+        data = read_yaml(text, str(file))
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise ParamsError(f"{file}: must hold sections (data:, model:, ...), found {type(data).__name__}")
+    overrides = list(overrides)
     for override in overrides:
         _apply_override(data, override)
-    return parse_params(data, str(file) if file else "params")
+    overridden = tuple(override.partition("=")[0].strip() + "." for override in overrides)
+
+    def place(path: str) -> str:
+        if f"{path}.".startswith(overridden):
+            return "-S "
+        line = _line_of(text, path)
+        return f"{file} line {line}: " if line else f"{file}: " if file else ""
+
+    return parse_params(data, place)
 
 
-def parse_params(data: Mapping[str, Any], where: str = "params") -> Params:
-    """Validate plain data. Goes through JSON so that lists become tuples while all else stays strict."""
+def parse_params(data: Mapping[str, Any], place: Callable[[str], str] = lambda path: "") -> Params:
+    """Validate plain data. Goes through JSON so that lists become tuples while all else stays strict.
+
+    place: words before a complaint about a key path: where it was written.
+    """
     try:
         return Params.model_validate_json(json.dumps(data, default=str, allow_nan=True))
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False)]
-        raise ParamsError(f"{where}: " + "; ".join(dict.fromkeys(lines))) from None
+        lines = [place(_key_path(item)) + _explain(item) for item in error.errors(include_url=False)]
+        raise ParamsError("; ".join(dict.fromkeys(lines))) from None
 
 
 def read_yaml(text: str, where: str) -> Any:
@@ -285,9 +299,23 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     node[keys[-1]] = read_yaml(value, f"-S {path}") if value.strip() else None
 
 
+def _line_of(text: str, path: str) -> int | None:
+    """The line, counted from 1, on which the deepest key of a key path stands in a YAML text."""
+    node, line = YAML(typ="safe", pure=True).compose(text), None
+    for part in path.split("."):
+        found = [pair for pair in getattr(node, "value", None) or () if isinstance(pair, tuple) and pair[0].value == part]
+        if not found:
+            break
+        line, node = found[-1][0].start_mark.line + 1, found[-1][1]
+    return line
+
+
+def _key_path(item: Any) -> str:
+    return ".".join(part for part in map(str, item["loc"]) if not _is_union_tag(part))
+
+
 def _explain(item: Any) -> str:
-    loc = [str(part) for part in item["loc"]]
-    path = ".".join(part for part in loc if not _is_union_tag(part))
+    loc, path = [str(part) for part in item["loc"]], _key_path(item)
     if item["type"] == "extra_forbidden":
         near = difflib.get_close_matches(loc[-1], _known_keys(loc[:-1]), n=1, cutoff=0.5)
         hint = f"; did you mean {'.'.join([*loc[:-1], near[0]])}?" if near else f"; known: {', '.join(_known_keys(loc[:-1]))}"
