@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.paths import Paths
+from pipeline.evaluation.slices import NONE
 
 MAX_SLICE_VALUES = 12
 MAX_METRICS = 12
@@ -57,7 +58,7 @@ def shown_metrics(metrics: dict[str, Any]) -> list[str]:
 def slice_table(field: str, values: dict[str, Any], names: list[str], most: int = 6) -> list[str]:
     """Means by the values of one field, for the first few metrics."""
     names = [name for name in names if any(isinstance(value, dict) and name in value for value in values.values())][:most]
-    if not names:
+    if not names or set(values) == {NONE}:  # no row has the field
         return []
     width = max(10, *(len(str(value)) for value in values), len(field) + 3)
     lines = [f"{'by ' + field:<{width}}   rows" + "".join(f" {name[:12]:>12}" for name in names)]
