@@ -18,15 +18,16 @@ from pipeline.model.kv_cache import CacheShape, PagedAttention
 from pipeline.model.linear import Linear
 from pipeline.model.quantize import QuantizedLinear
 from pipeline.model.tiled_attention import KINDS, TiledAttention
+from pipeline.model.varlen_attention import make_varlen
 
 VERSION = 1  # raised when any kernel or the order of its sums changes
 
 
 def make_attention(shape: CacheShape, dtype: torch.dtype, device: torch.device) -> PagedAttention | TiledAttention:
-    """The compiled kernels on CPU, plain PyTorch for other devices and for float64."""
+    """The compiled kernels on CPU, FlashAttention on CUDA, plain PyTorch for other devices and for float64."""
     if device.type == "cpu" and dtype in KINDS:
         return TiledAttention(shape, dtype)
-    return PagedAttention(shape, dtype, device)
+    return make_varlen(shape, dtype, device)
 
 
 def pack_linears(decoder: Any) -> tuple[str, ...]:

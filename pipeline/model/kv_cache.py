@@ -76,13 +76,18 @@ class PagedAttention:
         self._slots = torch.from_numpy(batch.slots).to(device)
         self._tables = torch.from_numpy(batch.tables.astype(np.int64)).to(device)
 
+    def store(self, layer: int, k: Tensor, v: Tensor) -> int:
+        """Put the step's k, v [N, K, D] into their slots; returns how many of the N tokens are no padding."""
+        real = int(self._batch.starts[-1])
+        for kept, new in ((self.keys[layer], k), (self.values[layer], v)):
+            kept.view(-1, *kept.shape[2:])[self._slots] = new[:real]
+        return real
+
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """q [N, H, D]; k, v [N, K, D] -> [N, H, D]; zeros for padding tokens."""
+        self.store(layer, k, v)
         batch, size = self._batch, self.shape.page_size
-        real = int(batch.starts[-1])
         keys, values = self.keys[layer], self.values[layer]
-        keys.view(-1, *keys.shape[2:])[self._slots] = k[:real]
-        values.view(-1, *values.shape[2:])[self._slots] = v[:real]
         out = torch.zeros_like(q)
         for row, past in enumerate(batch.past.tolist()):
             first, last = int(batch.starts[row]), int(batch.starts[row + 1])
