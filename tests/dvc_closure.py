@@ -11,20 +11,16 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.core.hashing import PACKAGE, import_closure, module_file
+from pipeline.core.hashing import PACKAGE
+from pipeline.core.hashing import code_files as files_of
 
 PROJECT = PACKAGE.parent
 DVC_YAML = PROJECT / "dvc.yaml"
 
 
-PACKAGE_DATA = {".txt", ".json", ".css", ".js", ".html"}
-
-
 def code_files(stage: str) -> list[str]:
-    """Files of a stage's import closure and the package data beside them, relative to the project, sorted."""
-    modules = {file for name in import_closure(f"pipeline.stages.{stage}") if (file := module_file(name))}
-    data = {file for folder in {module.parent for module in modules} for file in folder.iterdir() if file.suffix in PACKAGE_DATA}
-    return sorted(file.relative_to(PROJECT).as_posix() for file in modules | data)
+    """What dvc.yaml names as the code of a stage."""
+    return files_of(f"pipeline.stages.{stage}")
 
 
 def read_dvc_yaml() -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Params, hashing, manifests: the contracts under every stage."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import schemas
+from pipeline.core import hashing, schemas
 from pipeline.core.errors import MissingInput, ParamsError
 from pipeline.core.hashing import ContentHasher, import_closure
 from pipeline.core.manifest import RowCount, StageOutput, read_batches, read_manifest, read_table, write_json
@@ -143,3 +144,16 @@ def test_closure_holds_the_module_and_what_it_imports():
     closure = import_closure("pipeline.core.manifest")
     assert {"pipeline.core.manifest", "pipeline.core.hashing", "pipeline.core.errors"} <= set(closure)
     assert "pipeline.core.progress" not in closure
+
+
+def test_an_edited_word_list_is_other_code_for_the_stages_that_read_it(tmp_path, monkeypatch):
+    shutil.copytree(hashing.PACKAGE, tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(hashing, "PACKAGE", tmp_path / "pipeline")
+    stages = [f"pipeline.stages.{name}" for name in ("evaluate", "report", "generate")]
+    before = [hashing.code_digest(stage) for stage in stages]
+    for name in ("refusals.txt", "sensitive.txt"):
+        with open(tmp_path / "pipeline/evaluation" / name, "a") as file:
+            file.write("one more phrase\n")
+        after = [hashing.code_digest(stage) for stage in stages]
+        assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False]
+        before = after

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 WINDOW_ROWS = 65_536
 PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE_DATA = {".txt", ".json", ".css", ".js", ".html"}  # what modules read from their own folder: word lists, templates
 
 
 def sha256_file(file: Path) -> str:
@@ -127,10 +128,19 @@ def import_closure(module: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def code_files(module: str) -> list[str]:
+    """What could change a module's output: the files of its import closure and the package data beside them.
+
+    Sorted, relative to the folder that holds the package.
+    """
+    sources = {file for name in import_closure(module) if (file := module_file(name))}
+    data = {file for folder in {source.parent for source in sources} for file in folder.iterdir() if file.suffix in PACKAGE_DATA}
+    return sorted(file.relative_to(PACKAGE.parent).as_posix() for file in sources | data)
+
+
 def code_digest(module: str) -> str:
-    """sha256 over the sources of a module's import closure: what could change its output."""
-    parts = {name: sha256_file(file) for name in import_closure(module) if (file := module_file(name))}
-    return sha256_json(parts)
+    """sha256 over `code_files`."""
+    return sha256_json({name: sha256_file(PACKAGE.parent / name) for name in code_files(module)})
 
 
 def module_file(name: str) -> Path | None:
