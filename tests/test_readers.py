@@ -8,7 +8,6 @@ import datetime
 import gzip
 import io
 import json
-import os
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ParamsError
@@ -25,7 +24,6 @@ from pipeline.tables.formats import detect_format
 from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Damaged, Record
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 ROWS = [
     {"id": 1, "text": "one", "nested": {"a": 1}},
     {"id": 2, "text": "二", "nested": {"b": [1, 2]}},
@@ -476,7 +474,6 @@ FORMATS = ["jsonl", "json", "csv", "tsv", "parquet"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     content=st.one_of(st.binary(max_size=200), st.text('[]{}",:\\ntu\n\r\t aé0', max_size=80).map(str.encode)),
     kind=st.sampled_from(FORMATS),
@@ -488,7 +485,6 @@ def test_no_bytes_can_crash_a_reader(tmp_path_factory, content, kind):
         assert numbers == sorted(set(numbers))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.none(), st.lists(TEXT, max_size=3)), max_size=4), max_size=6),
     data=st.data(),
@@ -504,7 +500,6 @@ def test_json_rows_come_through_unchanged_in_any_layout(tmp_path_factory, rows, 
     ) == [{"a": 1, **row} for row in rows]
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     rows=st.lists(st.tuples(TEXT, TEXT), max_size=6), delimiter=st.sampled_from([",", "\t", ";", "、"]), end=st.sampled_from(["\n", "\r\n"])
 )

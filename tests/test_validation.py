@@ -2,11 +2,10 @@
 
 import itertools
 import json
-import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.params import DataParams
@@ -15,8 +14,6 @@ from pipeline.tables.fields import MISSING, getter
 from pipeline.tables.json_text import parse
 from pipeline.tables.records import BadRow, Record
 from pipeline.tables.validation import Checked, FileSpec, Validator
-
-EXAMPLES = int(os.environ.get("EXAMPLES", "60"))  # random examples per property
 
 
 def check(*rows: object, control: bool = False, kind: str = "jsonl", **params: object) -> Checked:
@@ -195,7 +192,6 @@ def test_what_an_openai_request_may_not_ask_costs_the_row(row, expected):
     assert (bad.reason, row_id) == (expected, row.get("custom_id"))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(ids=st.lists(st.integers(0, 20), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_repeats_are_found_whatever_batches_ids_come_in(ids, cuts):
     seen, expected, found = {}, {}, {}
@@ -218,7 +214,6 @@ NAMES = st.sampled_from(["id", "text", "messages", "role", "content", "reference
 JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(rows=st.lists(JSON, max_size=5), as_openai=st.booleans())
 def test_every_record_ends_as_row_or_reject(rows, as_openai):
     done = check(*[json.dumps(row) for row in rows], kind="openai-batch" if as_openai else "jsonl", overrides=("system", "stop"))
