@@ -8,13 +8,19 @@ import pytest
 import torch
 
 from pipeline.engine.request import Sampling
-from pipeline.engine.sampler import Draw, choose, draw_token, keep_candidates, penalised, prompt_digest, uniform
+from pipeline.engine.sampler import Draw, candidates, choose, draw_tokens, penalise, prompt_digest, uniform
+from pipeline.model import logit_summary
+from pipeline.model.logit_summary import summarise
 
 LOGITS = np.array([1.0, 3.0, 3.0, 0.5, 0.0, 2.5])
 
 
 def draw(position=0, answer=(), prompt=(1, 2), **sampling):
     return Draw(Sampling(**sampling), prompt_digest(prompt), 0, position, prompt, answer)
+
+
+def draw_token(logits, draw):
+    return draw_tokens(torch.from_numpy(logits)[None], [draw])[0]
 
 
 def pick(logits, *draws, dtype=torch.float32, usable=None):
@@ -59,16 +65,48 @@ def test_filters_keep_what_they_say():
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("top_k", "top_p"), [(7, 1.0), (0, 0.9), (0, 0.9999), (600, 0.5), (5000, 0.99), (0, 0.0)])
-def test_filters_equal_a_full_sort(seed, top_k, top_p):
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [
+        (7, 1.0, 0.0), (0, 0.9, 0.0), (0, 0.9999, 0.0), (600, 0.5, 0.0), (5000, 0.99, 0.0), (0, 0.0, 0.0),
+        (0, 1.0, 0.3), (50, 0.95, 0.1), (0, 0.8, 0.2),
+    ],
+)  # fmt: skip
+def test_filters_equal_a_full_sort(seed, top_k, top_p, min_p):
     rng = np.random.default_rng(seed)
     scaled = np.round(rng.standard_normal(20_000) * (0.1 + seed), 2)  # many equal values
     scaled -= scaled.max()
     order = np.argsort(-scaled, kind="stable")[: top_k or None]
     mass = np.cumsum(np.exp(scaled[order]))
     expected = order[: int(np.searchsorted(mass, top_p * mass[-1])) + 1] if top_p < 1 else order
-    found = np.flatnonzero(np.isfinite(keep_candidates(scaled, Sampling(temperature=1.0, top_k=top_k, top_p=top_p))))
-    assert len(np.setxor1d(found, expected)) <= (1 if top_p not in (0.0, 1.0) else 0)  # a sum rounded the other way
+    expected = expected[np.exp(scaled[expected]) >= min_p]
+    logits = torch.from_numpy(scaled)[None]
+    ids, weights = candidates(logits[0], summarise(logits), 0, Sampling(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p))
+    assert weights == pytest.approx(np.exp(scaled[ids]))
+    assert len(np.setxor1d(ids, expected)) <= (1 if top_p not in (0.0, 1.0) else 0)  # a sum rounded the other way
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("vocab", [16, 63, 64, 1000, 40_009])
+def test_a_summary_is_what_a_row_alone_gives_and_what_the_readable_form_gives(dtype, vocab):
+    logits = (torch.randn(5, vocab, generator=torch.Generator().manual_seed(0)) * 4).round(decimals=1).to(dtype)  # many equal values
+    heat = [0.5, 1.0, 3.0, 1e-30, 0.9]
+    found, plain = summarise(logits, heat), logit_summary._plain(logits, torch.tensor(heat))
+    assert found.ids == plain.ids == logits.double().numpy().argmax(axis=1).tolist()
+    assert found.best == plain.best and np.array_equal(found.peaks, plain.peaks)
+    assert found.masses == pytest.approx(plain.masses, rel=2e-5, abs=1e-30)
+    for row in range(5):
+        alone = summarise(logits[row : row + 1], heat[row : row + 1])
+        assert np.array_equal(alone.masses[0], found.masses[row]) and alone.logsumexp(0) == found.logsumexp(row)
+    assert found.logsumexp(1) == pytest.approx(float(torch.logsumexp(logits[1].double(), -1)), abs=2e-6)
+
+
+def test_the_lowest_of_equal_ids_is_found_across_blocks():
+    logits = torch.zeros(2, 300)
+    logits[0, [70, 71, 250]] = 2.0
+    logits[1] = -torch.inf
+    assert summarise(logits).ids == [70, 0]
+    assert np.isnan(summarise(logits).logsumexp(1))
 
 
 def test_draws_follow_the_distribution():
@@ -96,9 +134,15 @@ def test_the_last_candidate_is_the_limit(monkeypatch):
 
 def test_penalties_have_their_scope():
     logits = np.array([2.0, -2.0, 2.0, 2.0])
-    assert penalised(logits, draw(prompt=(0, 1), answer=(2,), repetition_penalty=2.0)).tolist() == [1.0, -4.0, 1.0, 2.0]
-    assert penalised(logits, draw(prompt=(0,), answer=(2, 2), presence_penalty=0.5)).tolist() == [2.0, -2.0, 1.5, 2.0]
-    assert penalised(logits, draw(prompt=(0,), answer=(2, 2), frequency_penalty=0.5)).tolist() == [2.0, -2.0, 1.0, 2.0]
+
+    def penalised(**about):
+        scores = logits.copy()
+        penalise(scores, draw(**about))
+        return scores.tolist()
+
+    assert penalised(prompt=(0, 1), answer=(2,), repetition_penalty=2.0) == [1.0, -4.0, 1.0, 2.0]
+    assert penalised(prompt=(0,), answer=(2, 2), presence_penalty=0.5) == [2.0, -2.0, 1.5, 2.0]
+    assert penalised(prompt=(0,), answer=(2, 2), frequency_penalty=0.5) == [2.0, -2.0, 1.0, 2.0]
     assert pick([[3.0, 2.9]], draw(prompt=(5,), answer=(0,), presence_penalty=0.5))[0].token_id == 1
 
 

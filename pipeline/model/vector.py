@@ -226,15 +226,35 @@ load_i32 = _scalar_load(I32, types.int64)
 load_i64 = _scalar_load(I64, types.int64)
 
 
-@intrinsic
-def store_f32(context: Any, address: Any, value: Any) -> Any:
-    """Store one float32."""
+@intrinsic(prefer_literal=True)
+def load_number(context: Any, address: Any, kind: Any) -> Any:
+    """One stored number of a literal kind as float32."""
+    literal = literal_int(kind)
 
     def generate(cg: Any, b: Any, sig: Any, args: Any) -> Any:
-        b.store(args[1], b.inttoptr(args[0], F32.as_pointer()))
-        return cg.get_dummy_value()
+        stored = {FLOAT32: F32, BFLOAT16: I16, FLOAT16: ir.HalfType()}[literal]
+        raw = b.load(b.inttoptr(args[0], stored.as_pointer()))
+        if literal == FLOAT32:
+            return raw
+        return b.fpext(raw, F32) if literal == FLOAT16 else b.bitcast(b.shl(b.zext(raw, I32), ir.Constant(I32, 16)), F32)
 
-    return types.none(types.int64, types.float32), generate
+    return types.float32(types.int64, kind), generate
+
+
+def _scalar_store(stored: Any, kind: Any) -> Any:
+    @intrinsic
+    def function(context: Any, address: Any, value: Any) -> Any:
+        def generate(cg: Any, b: Any, sig: Any, args: Any) -> Any:
+            b.store(args[1], b.inttoptr(args[0], stored.as_pointer()))
+            return cg.get_dummy_value()
+
+        return types.none(types.int64, kind), generate
+
+    return function
+
+
+store_f32 = _scalar_store(F32, types.float32)
+store_i64 = _scalar_store(I64, types.int64)
 
 
 @intrinsic
