@@ -1,9 +1,12 @@
 """The doctor on healthy and broken set-ups; the machine is faked where it cannot be broken."""
 
 import json
+import os
 import shutil
 import subprocess
+import time
 
+import psutil
 import pytest
 
 from pipeline.core.paths import Paths
@@ -137,3 +140,13 @@ def test_json_says_whether_all_is_well(project):
     assert data["ok"] is False  # no checkpoint
     assert {item["check"] for item in data["findings"]} <= {*CHECKS, "params", "memory", "licence"}
     json.dumps(data)
+
+
+def test_a_process_that_ended_unnoticed_does_not_run():
+    child = subprocess.Popen(["true"], stdout=subprocess.PIPE)
+    child.stdout.read()  # closed when it ends
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+    assert not Machine().process_runs(child.pid)
+    child.wait()
+    assert Machine().process_runs(os.getpid())

@@ -63,10 +63,14 @@ def night(paths, params=None, **options):
 
 
 def test_green_then_unchanged_then_red(project):
-    assert night(project)[0] == 0
+    code, said = night(project)
+    assert code == 0
+    assert said.splitlines()[0] == "Running stage 'gate':"
+    assert "lock file" not in said
     code, said = night(project)
     assert code == 0
     assert "nothing changed since the last run" in said
+    assert "Running" not in said
     (project.root / "mode.txt").write_text("red")
     told = project.root / "told.txt"
     script = f"import os,sys; open({str(told)!r},'w').write(os.environ['PIPELINE_VERDICT'] + sys.stdin.read())"
@@ -89,7 +93,7 @@ def test_green_then_unchanged_then_red(project):
     [
         ({"exit_code": 0}, 0, None, 0, ""),
         ({"exit_code": 3}, 255, None, 3, "stage validate failed (exit 3)"),
-        ({"exit_code": None}, 255, None, 6, "was killed"),
+        ({"exit_code": None}, 255, None, 6, "ran out of memory or disk, or was killed"),
         ({"exit_code": 143}, 255, signal.SIGTERM, 143, "goes on from what was saved"),
         (None, 255, None, 2, "doctor"),
     ],
@@ -108,7 +112,7 @@ def test_one_night_at_a_time_and_a_dead_one_is_named(tmp_path, monkeypatch):
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     (tmp_path / ".dvc").mkdir()
     monkeypatch.setattr("pipeline.runners.night.dvc", lambda *words: None)
-    monkeypatch.setattr("pipeline.runners.night.reproduce", lambda paths: (0, None))
+    monkeypatch.setattr("pipeline.runners.night.reproduce", lambda paths, say: (0, None))
     lock = paths.work / LOCK
     with night_lock.held(lock, "night"):
         assert night_lock.holder(lock)[0] == "held"

@@ -3,7 +3,9 @@
 import json
 import os
 
+import pyarrow.parquet as pq
 import pytest
+from chains import results, run_chain, write_rows
 
 from pipeline.core import telemetry
 from pipeline.core.errors import DataError
@@ -42,6 +44,25 @@ def test_a_failing_stage_is_recorded_with_its_exit_code_and_not_its_words(tmp_pa
     text = "".join(file.read_text() for file in paths.logs.iterdir())
     assert "DataError" in text
     assert "zebrafinch" not in text
+
+
+def test_no_text_of_a_row_is_in_logs_metrics_or_the_record(tmp_path, tiny_checkpoint, monkeypatch, capsys):
+    monkeypatch.setenv("PIPELINE_LOG_LEVEL", "debug")
+    mark = "zebrafinch"
+    row = {"text": f"Say {mark}", "reference": mark, "source": mark, "system": mark}
+    bad = f'{{"id": "bad", "text": {{"{mark}": 1}}}}\n{{"id": "cut", "text": "{mark}\n'
+    file = write_rows(tmp_path / "in.jsonl", [row | {"id": "good"}, row | {"id": "long", "text": mark * 400}])
+    file.write_text(file.read_text() + bad)
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, "data.overrides=[system]") == 0
+    assert {line["status"] for line in results(tmp_path / "out")} == {"answered", "rejected"}
+    assert mark in (tmp_path / "out/reports/bad_cases.html").read_text()  # where row text may be, the mark is seen
+    answers = [line["completion"] for line in results(tmp_path / "out") if line["completion"]]
+    places = ("logs", "reports/runs", ".work/telemetry", ".work/status.json")
+    files = [item for place in places for item in [tmp_path / "out" / place, *(tmp_path / "out" / place).rglob("*")] if item.is_file()]
+    assert {"run.json", "history.jsonl", "pipeline.prom", "status.json", "rows.parquet"} <= {item.name for item in files}
+    for item in files:
+        text = str(pq.read_table(item).to_pylist()) if item.suffix == ".parquet" else item.read_text()
+        assert not [words for words in (mark, *answers) if words in text], item
 
 
 def test_a_timeline_stays_bounded_and_in_order():

@@ -82,4 +82,8 @@ class Machine:
         return done.stdout if done.returncode == 0 else None
 
     def process_runs(self, pid: int) -> bool:
-        return bool(psutil.pid_exists(pid))
+        """A process that ended and that nobody waited for (a container without an init) does not run."""
+        try:
+            return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False

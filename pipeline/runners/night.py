@@ -20,12 +20,16 @@ from pipeline.core.logging import EventLog, forget_old
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.runners import night_lock, run_record
-from pipeline.runners.summary import summary_lines
+from pipeline.runners.machine import Machine
+from pipeline.runners.summary import summary_lines, verdict_lines
 
 LOCK = "night.lock"
 NOTIFY_LIMIT_S = 120
 KILLED_EXIT_CODE = 6  # a stage that left no exit code was killed, as the kernel does when memory runs out
 DVC_EXIT_CODE = 2  # DVC itself refused: dvc.yaml, a missing dependency, its own lock
+# What DVC prints about itself: its lock file, commands that the stages' own lines tell of, hints about Git and remotes.
+DVC_HINTS = ("Generating lock file", "Updating lock file", "> python -m pipeline ", "To track the changes with git", "\tgit add",
+             "To enable auto staging", "\tdvc config core.autostage", "Use `dvc push`")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,11 @@ def run_night(
             log.warning("last night died", pid=died.get("pid"))
         started = time.time()
         telemetry.clear(paths.work)
-        outcome = judge(paths, reproduce(paths))
+        outcome = judge(paths, reproduce(paths, say))
         folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code)
         log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage, run=folder.name)
         write_page(paths)
-        for line in [*in_words(outcome, paths), *summary_lines(paths)]:
+        for line in [*in_words(outcome, paths), *how_to_keep(outcome, paths)]:
             say(line)
         if outcome.exit_code:
             notify(params, paths, outcome, log)
@@ -78,14 +82,15 @@ def has_git(root: Path) -> bool:
     return any((folder / ".git").exists() for folder in (root, *root.parents))
 
 
-def reproduce(paths: Paths) -> tuple[int, int | None]:
-    """`dvc repro` with its own words on the terminal. Returns its exit code, and the signal that was passed on to it.
+def reproduce(paths: Paths, say: Callable[[str], None]) -> tuple[int, int | None]:
+    """`dvc repro`, telling what its stages print. Returns its exit code, and the signal that was passed on to it.
 
     Where rows failed or were not reached last time, stage generate is called first: DVC itself knows of no failed row.
     What was answered comes from the store.
     """
-    code, signalled = _dvc_repro(paths, "--force", "--single-item", "generate") if any_failed_row(paths) else (0, None)
-    return (code, signalled) if code or signalled else _dvc_repro(paths)
+    again = ("--force", "--single-item", "generate")
+    code, signalled = _dvc_repro(paths, say, *again) if any_failed_row(paths) else (0, None)
+    return (code, signalled) if code or signalled else _dvc_repro(paths, say)
 
 
 def any_failed_row(paths: Paths) -> bool:
@@ -93,8 +98,17 @@ def any_failed_row(paths: Paths) -> bool:
     return manifest.is_file() and bool(json.loads(manifest.read_text(encoding="utf-8"))["rows"]["failed"])
 
 
-def _dvc_repro(paths: Paths, *words: str) -> tuple[int, int | None]:
-    process = subprocess.Popen(dvc_command("repro", *words), cwd=paths.root, env=dvc_environment(), start_new_session=True)
+def is_news(line: str) -> bool:
+    """Is a line of `dvc repro` worth a place in the night's log? Stages that did not change are told of by their absence."""
+    return bool(line.strip()) and not line.startswith(DVC_HINTS) and not line.rstrip().endswith("didn't change, skipping")
+
+
+def _dvc_repro(paths: Paths, say: Callable[[str], None], *words: str) -> tuple[int, int | None]:
+    process = subprocess.Popen(
+        dvc_command("repro", *words), cwd=paths.root, env={**dvc_environment(), "PYTHONUNBUFFERED": "1"}, start_new_session=True,
+        stdout=subprocess.PIPE, text=True, errors="replace",
+    )  # fmt: skip
+    assert process.stdout is not None
     passed_on: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -103,6 +117,9 @@ def _dvc_repro(paths: Paths, *words: str) -> tuple[int, int | None]:
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for line in process.stdout:
+            if is_news(line):
+                say(line.rstrip())
         code = process.wait()
     finally:
         for number, handler in before.items():
@@ -126,26 +143,42 @@ def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
 
 
 def in_words(outcome: Outcome, paths: Paths) -> list[str]:
-    """The first lines after the night: whether anything ran, or what failed and what to do."""
+    """The lines after the night: what ran and its scores, or that nothing had to, or what failed and what to do."""
     if outcome.unchanged:
         last = next((line for line in reversed(run_record.read_history(paths)) if not line.get("unchanged")), None)
         since = f" of {last['started'].replace('T', ' ')[:16]}" if last else ""
-        return [f"nothing changed since the last run{since}: the model was checked, nothing else had to run", ""]
+        return [f"nothing changed since the last run{since}: the model was checked, nothing else had to run", *verdict_lines(paths)]
     if outcome.exit_code in (0, 1):
-        return [""]
+        return ["", *summary_lines(paths)]
+    kept = ["data/results still holds the last whole night"] if (paths.results / "manifest.json").is_file() else []
+    return [what_failed(outcome), *kept, f"night     {paths.index_html}"]
+
+
+def what_failed(outcome: Outcome) -> str:
+    """Which stage failed, how, and what to do."""
     if outcome.exit_code > 128:
-        return [f"interrupted (exit {outcome.exit_code}); `pipeline night` goes on from what was saved"]
+        return f"interrupted (exit {outcome.exit_code}); `pipeline night` goes on from what was saved"
     if outcome.stage is None:
-        return ["`dvc repro` refused to run (its words are above); `pipeline doctor` looks for the cause"]
-    how = "was killed, perhaps for want of memory" if outcome.exit_code == KILLED_EXIT_CODE else f"failed (exit {outcome.exit_code})"
-    return [f"stage {outcome.stage} {how}; mend what it says above, then `pipeline night` goes on from there"]
+        return "`dvc repro` refused to run (its words are above); `pipeline doctor` looks for the cause"
+    how = f"failed (exit {outcome.exit_code})"
+    if outcome.exit_code == KILLED_EXIT_CODE:
+        how = f"ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
+    return f"stage {outcome.stage} {how}; mend what it says above, then `pipeline night` goes on from there"
+
+
+def how_to_keep(outcome: Outcome, paths: Paths) -> list[str]:
+    """The command that makes this night a revision to go back to; nothing where Git has it already."""
+    changed = Machine().run("git", "-C", str(paths.root), "status", "--porcelain", "dvc.lock")
+    if outcome.unchanged or outcome.exit_code not in (0, 1) or not changed:
+        return []
+    return ["keep      git add dvc.lock reports/metrics.json && git commit -m night    (for compare, metrics diff and experiments)"]
 
 
 def notify(params: Params, paths: Paths, outcome: Outcome, log: EventLog) -> None:
     """Run notify.command without a shell: the summary on its standard input, the verdict in its environment."""
     if not params.notify.command:
         return
-    words = "\n".join([*in_words(outcome, paths), *summary_lines(paths)]) + "\n"
+    words = "\n".join(in_words(outcome, paths)) + "\n"
     about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": run_record.verdict(paths, outcome.exit_code),
              "PIPELINE_PAGE": str(paths.index_html)}  # fmt: skip
     try:

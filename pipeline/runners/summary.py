@@ -17,7 +17,7 @@ FIRST = ("exact", "contains", "numeric", "choice", "token_f1", "chrf", "rouge_l"
 
 def summary_lines(paths: Paths) -> list[str]:
     """Lines for people, from metrics.json, gate.json and the results' manifest; what is not there is left out."""
-    metrics, gate = read_json_or_empty(paths.metrics_json), read_json_or_empty(paths.gate_json)
+    metrics = read_json_or_empty(paths.metrics_json)
     rows = (read_json_or_empty(paths.results / "manifest.json").get("rows")) or {}
     lines = []
     if rows:
@@ -25,6 +25,12 @@ def summary_lines(paths: Paths) -> list[str]:
     lines += score_table(metrics)
     for field, values in (metrics.get("slices") or {}).items():
         lines += slice_table(field, values, shown_metrics(metrics))
+    return lines + verdict_lines(paths)
+
+
+def verdict_lines(paths: Paths) -> list[str]:
+    """The gate's verdict with its reasons, and where the pages are."""
+    lines, gate = [], read_json_or_empty(paths.gate_json)
     if gate:
         reasons = [str(reason.get("text", reason) if isinstance(reason, dict) else reason) for reason in gate.get("reasons") or []]
         lines.append(f"gate      {gate.get('verdict', 'none')}{': ' + '; '.join(reasons) if reasons else ''}")
