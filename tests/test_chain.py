@@ -9,6 +9,7 @@ from chains import BAD_LINES, manifest, pipeline, results, rows, run_chain, stor
 from checkpoints import write_tiny_llama
 
 from pipeline.engine.engine import Engine
+from pipeline.runners.local import stage_line
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,11 @@ def test_repeating_it_generates_nothing_and_changes_nothing(whole, tiny_checkpoi
 def test_another_folder_gives_the_same_bytes(whole, tmp_path, tiny_checkpoint):
     assert run_chain(whole / "in.jsonl", tmp_path / "again", tiny_checkpoint) == 0
     assert outs(tmp_path / "again") == outs(whole / "out")
+
+
+def test_the_line_of_a_stage_counts_rejects_by_reason(whole):
+    line = stage_line("validate", manifest(whole / "out", "validated"))
+    assert line == "validate   25 in, 21 out, 4 rejected: duplicate_identical 1, empty_text 1, invalid_json 1, missing_text 1"
 
 
 def test_company_and_order_never_change_an_answer(whole, tmp_path, tiny_checkpoint):

@@ -11,6 +11,8 @@ from pipeline.evaluation import behaviour, overlap, structure, translation
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.metrics import METRICS, choose, load_files, metric_columns, signatures
 from pipeline.evaluation.units import units
+from pipeline.report.rows import Row
+from pipeline.report.rules import wrong_language
 
 SIMILARITIES = {
     "exact": overlap.exact, "contains": overlap.contains, "token_f1": overlap.token_f1, "rouge_1": lambda a: overlap.rouge_n(a, 1),
@@ -149,17 +151,6 @@ def test_distinct_empty_truncated_perplexity():
     assert behaviour.perplexity(answer("x")) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "refused"),
-    [
-        ("I’m sorry, but I can't help with that.", 1), ("抱歉，我无法回答这个问题。", 1), ("As an AI language model,\nI cannot do that", 1),
-        ("The capital is Paris.", 0), ("我在家里看书", 0), ("x " * 200 + "I cannot help with", 0), ("", 0),
-    ],
-)  # fmt: skip
-def test_refusal(text, refused):
-    assert behaviour.refusal(answer(text)) == refused
-
-
 def test_copied_prompt_and_language_match():
     prompt = "Please summarise the following report about the harvest of apples in the northern valleys this year."
     assert behaviour.copied_prompt(answer(prompt, prompt=prompt)) == 1
@@ -170,6 +161,32 @@ def test_copied_prompt_and_language_match():
     assert behaviour.language_match(answer(english, language="en")) == 1
     assert behaviour.language_match(answer(english, "Morgen wird das Wetter sonnig und warm sein.", language="en")) == 0
     assert behaviour.language_match(answer("12", language="en")) is None
+
+
+GERMAN = "Morgen wird das Wetter sonnig und warm sein."
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt", "good"),
+    [
+        ({"instruction_id_list": ["punctuation:no_comma", "language:response_language"], "kwargs": [{}, {"language": "de"}]}, "", 1),
+        ({"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "ta", "nth": None}]}, "", 0),
+        ({"instruction_id_list": ["language:response_language"], "kwargs": [{}]}, "", 0),
+        ({"target_lang": "de-AT"}, "", 1), ({"answer_language": "German"}, "", 1), ({"response_language": "德语"}, "", 1),
+        ({"target_language": "French"}, "Now in German", 0), ({"target_lang": 7}, "", 0), ({"target_lang": "easy"}, "", 0),
+        ({}, "Translate into German: It will be sunny.", 1), ({}, "Write it using only the German language.", 1),
+        ({}, "把这句话翻译成德语：明天是晴天", 1), ({}, "Give me the German translation of it.", 1),
+        ({}, "Where do German shepherds come from?", 0), ({}, "把这句话翻译成法语", 0),
+    ],
+)  # fmt: skip
+def test_the_language_wanted_is_the_rows_word_before_that_of_the_prompt(fields, prompt, good):
+    assert behaviour.language_match(answer(GERMAN, prompt=prompt, fields=fields, language="en")) == good
+
+
+def test_the_report_names_the_language_that_was_wanted():
+    told = {"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "kn"}]}
+    row = Row(0, text="Are hamburgers sandwiches?", answer="Yes, they are.", language="en", meta=told, scores={"language_match": 0.0})
+    assert wrong_language(row).values["wanted"] == "kn"
 
 
 def test_json_metrics_apply_only_where_json_is_expected():

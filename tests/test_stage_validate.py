@@ -204,6 +204,10 @@ def test_files_kept_by_nobody_are_warned_about(tmp_path, caplog):
     assert len(rows) == 3
     warned = [record.getMessage() for record in caplog.records if "neither Git nor DVC" in record.getMessage()]
     assert [name for name in names if any(name in text for text in warned)] == ["loose"]
+    assert "copy it into data/raw" in warned[0]
+    (tmp_path / ".dvc").mkdir()
+    run(tmp_path)
+    assert "`dvc add data/raw/loose.jsonl`" in caplog.records[-1].getMessage()
 
 
 def test_a_missing_file_with_a_pointer_says_how_to_get_it(tmp_path):

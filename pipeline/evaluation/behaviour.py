@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.evaluation.answer import Answer
-from pipeline.evaluation.assets import read_list
-from pipeline.evaluation.language import language_of
-from pipeline.evaluation.units import fold, is_dense, units
+from pipeline.evaluation.units import is_dense, units
+from pipeline.evaluation.wanted import wanted_languages
+from pipeline.text.language import UNSURE
 
 NGRAM = 4  # units; 6 in scripts without blanks, where a unit says less
 DENSE_NGRAM = 6
@@ -21,7 +19,6 @@ DENSE_COPY_RUN = 16
 MIN_LOOP_REPEATS = 3
 MIN_LOOP_UNITS = 6
 MAX_PERIOD = 200
-REFUSAL_CHARS = 240  # a refusal is said at the start
 
 
 def empty(answer: Answer) -> float:
@@ -61,28 +58,6 @@ def distinct_n(answer: Answer, n: int) -> float | None:
     return len(set(_runs(answer.units, n))) / grams if grams > 0 else None
 
 
-def refusal(answer: Answer, phrases: tuple[str, ...] | None = None) -> float:
-    """1 when the answer's start holds a phrase of refusal, English or Chinese; None: the package's own phrases."""
-    return float(refusal_phrase(answer.text, phrases or _bundled()) is not None)
-
-
-def refusal_phrase(text: str, phrases: tuple[str, ...]) -> str | None:
-    """The first phrase that the folded start of a text holds."""
-    start = " ".join(fold(text[:REFUSAL_CHARS]).replace("’", "'").split())
-    return next((phrase for phrase in phrases if phrase in start), None)
-
-
-def refusal_phrases(name: str | None, assets: Path) -> tuple[str, ...]:
-    """Folded phrases, one a line, of a file under data/assets or of the package's own refusals.txt."""
-    text = read_list(name, assets, "refusals.txt", "evaluate.refusals")
-    return tuple(fold(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#"))
-
-
-@cache
-def _bundled() -> tuple[str, ...]:
-    return refusal_phrases(None, Path())
-
-
 def copied_prompt(answer: Answer) -> float | None:
     """Share of the answer's units that lie in long runs taken over from the prompt; None for an empty answer."""
     if not answer.units:
@@ -99,10 +74,9 @@ def copied_prompt(answer: Answer) -> float | None:
 
 
 def language_match(answer: Answer) -> float | None:
-    """1 when the answer is in the reference's language, or without a reference in the prompt's; None when either is unsure."""
-    from_references = {language_of(text) for text in answer.references} - {"und"}
-    wanted = from_references or {answer.language} - {"und", ""}
-    if not wanted or answer.answer_language == "und":
+    """1 when the answer is in a language that is wanted (see `wanted`); None when that or the answer's language is unsure."""
+    wanted = wanted_languages(answer.fields, answer.references, answer.prompt, answer.language)
+    if not wanted or answer.answer_language == UNSURE:
         return None
     return float(answer.answer_language in wanted)
 

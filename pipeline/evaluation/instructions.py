@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import regex
@@ -29,17 +29,22 @@ _JSON_FENCE = regex.compile(r"\A```(?:json)?\s*|\s*```\Z", flags=regex.I)
 
 def followed(answer: Answer) -> list[tuple[str, bool]]:
     """(instruction, whether it was followed) for the row's known instructions; an empty answer follows none."""
-    ids, kwargs = answer.fields.get(IDS), answer.fields.get(KWARGS) or []
-    if not isinstance(ids, list):
-        return []
-    found = []
-    for place, name in enumerate(ids):
-        rule = RULES.get(name) if isinstance(name, str) else None
-        given = kwargs[place] if isinstance(kwargs, list) and place < len(kwargs) and isinstance(kwargs[place], dict) else {}
-        if rule is not None:
-            given = {key: value for key, value in given.items() if value is not None}
-            found.append((name, _follows(rule, answer.text, given)))
-    return found
+    return [(name, _follows(RULES[name], answer.text, given)) for name, given in _asked(answer.fields)]
+
+
+def given_language(fields: Mapping[str, Any]) -> set[str]:
+    """Codes of the languages that a row's instructions ask for."""
+    asked = (given.get("language") for name, given in _asked(fields) if name == "language:response_language")
+    return {_code(language) for language in asked if isinstance(language, str)}
+
+
+def _asked(fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The row's known instructions, each with its values that are not null."""
+    ids, kwargs = fields.get(IDS), fields.get(KWARGS) or []
+    for place, name in enumerate(ids if isinstance(ids, list) else []):
+        if isinstance(name, str) and name in RULES:
+            given = kwargs[place] if isinstance(kwargs, list) and place < len(kwargs) and isinstance(kwargs[place], dict) else {}
+            yield name, {key: value for key, value in given.items() if value is not None}
 
 
 def instructions(answer: Answer) -> float | None:
@@ -156,8 +161,11 @@ def _two_responses(text: str, given: dict[str, Any]) -> bool:
 
 
 def _in_language(text: str, wanted: str) -> bool:
-    found = language_of(text)
-    return found in ("und", wanted.split("-")[0])
+    return language_of(text) in ("und", _code(wanted))
+
+
+def _code(language: str) -> str:
+    return language.split("-")[0].lower()
 
 
 def _capital_words(text: str, given: dict[str, Any]) -> bool:

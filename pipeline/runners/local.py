@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,22 @@ def value_at(params: BaseModel, path: str) -> Any:
 
 
 def stage_line(name: str, manifest: dict[str, Any]) -> str:
-    """One line for people: rows in, out, rejected, failed."""
+    """One line for people: rows in, out, rejected, failed, and the reasons of rejects."""
     rows = manifest.get("rows")
     if not rows:
         return f"{name:<10} done"
     words = [f"{rows['into']:,} in, {rows['out']:,} out"]
     words += [f"{rows[key]:,} {key}" for key in ("rejected", "failed") if rows.get(key)]
-    return f"{name:<10} {', '.join(words)}{', MIXED: ' + ', '.join(manifest['changed_during_run']) if manifest['mixed'] else ''}"
+    words += [f"MIXED: {', '.join(manifest['changed_during_run'])}"] if manifest["mixed"] else []
+    reasons = [f"{reason} {count:,}" for reason, count in reject_reasons(manifest)]
+    return f"{name:<10} {', '.join(words)}{': ' + ', '.join(reasons) if reasons else ''}"
+
+
+def reject_reasons(manifest: dict[str, Any]) -> list[tuple[str, int]]:
+    """How many rows a stage rejected for each reason, control rows too; the most frequent first."""
+    parts = [manifest, manifest.get("statistics") or {}, manifest.get("control") or {}]
+    found = sum((Counter(part.get("reasons") or {}) for part in parts), Counter[str]())
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
 
 
 def prepare_root(paths: Paths, params: Params, assets: Path) -> None:

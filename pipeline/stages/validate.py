@@ -20,7 +20,7 @@ from pipeline.tables.duplicates import SeenIds
 from pipeline.tables.formats import detect_format
 from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
-from pipeline.tables.sources import Source, find_sources, not_kept, refuse_outside_data
+from pipeline.tables.sources import Source, find_sources, how_to_keep, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
 from pipeline.tables.streams import byte_order_mark, is_utf8, read_head
 from pipeline.tables.validation import Checked, FileSpec, check_chunk
@@ -41,9 +41,9 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     sources = find_sources(data.inputs, data.control, paths)
     refuse_outside_data(sources, paths)
     inputs = [describe_file(source.file, source.name) | {"control": source.control} for source in sources]
-    if loose := [source.name for source in not_kept(sources)]:
-        names = ", ".join(loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
-        log.warning("%s: kept by neither Git nor DVC, a hash alone restores nothing; keep it with `dvc add %s`", names, loose[0])
+    if loose := not_kept(sources):
+        names = ", ".join(source.name for source in loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
+        log.warning("%s: kept by neither Git nor DVC, and a hash alone restores nothing; %s", names, how_to_keep(loose[0]))
     with (
         StageOutput(paths.validated, "validate") as out,
         Progress("validate", total=None, status=paths.work / "status.json") as progress,

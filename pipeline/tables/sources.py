@@ -62,6 +62,13 @@ def not_kept(sources: Iterable[Source]) -> list[Source]:
     return [source for source in loose if source.file.name not in tracked[source.file.parent]]
 
 
+def how_to_keep(source: Source) -> str:
+    """What to do about a file that nothing keeps."""
+    if any((folder / ".dvc").is_dir() for folder in source.file.absolute().parents):
+        return f"`dvc add {source.name}`"
+    return "copy it into data/raw of a project and `dvc add` it there"
+
+
 def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
     place = root / pattern
     if place.is_file():
