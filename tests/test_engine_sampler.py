@@ -179,3 +179,8 @@ def test_a_constraint_limits_greedy_and_drawn_tokens():
     assert draw_token(LOGITS, replace(draw(), allowed=allowed)) == 0
     found = {draw_token(LOGITS, replace(draw(position=n, temperature=3.0, top_p=0.9), allowed=allowed)) for n in range(100)}
     assert found <= {0, 3, 4} and len(found) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_step_that_ends_no_row_draws_nothing(dtype):
+    assert choose(torch.zeros(2, 100, dtype=dtype), [], 90) == []

@@ -55,7 +55,7 @@ def summarise(logits: Tensor, temperatures: list[float] | None = None) -> LogitS
 def _plain(logits: Tensor, temperatures: Tensor) -> LogitSummary:
     """Any device and dtype: the readable form."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    blocks = functional.pad(wide, (0, -wide.shape[1] % BLOCK), value=-torch.inf).reshape(len(wide), -1, BLOCK)
+    blocks = functional.pad(wide, (0, -wide.shape[1] % BLOCK), value=-torch.inf).reshape(len(wide), -(-wide.shape[1] // BLOCK), BLOCK)
     peaks, best = blocks.amax(-1), wide.amax(-1)
     ids = (wide == best[:, None]).int().argmax(-1)
     heat = temperatures.to(wide.device, wide.dtype)[:, None, None]
