@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.model import row_kernels
 from pipeline.model.attention import AttentionSpec, FullAttention
+from pipeline.model.decoder import RMSNorm
 from pipeline.model.kv_cache import CacheShape, PagedAttention, RaggedBatch
 from pipeline.model.linear import KERNELS, RUNGS, Linear, choose_kernel, padded_rows
+from pipeline.model.rotary import rotate
 from pipeline.model.tiled_attention import TiledAttention, work_items
 
 LENGTHS = (50, 1, 33, 130, 17)
@@ -145,3 +148,48 @@ def test_a_kernel_that_sees_the_company_is_not_chosen(monkeypatch):
 def test_steps_are_padded_to_known_row_counts():
     assert [padded_rows(n) for n in (1, 2, 3, 9, 500, 512, 513, 1024, 1500)] == [2, 2, 4, 12, 512, 512, 514, 1024, 1536]
     assert all(padded_rows(n) in RUNGS for n in range(1, 513))
+
+
+def plain_forms(x, weight, cos, sin):
+    """Norm, turn and gate of x [N, 192] in float64, by the decoder's own readable code: kernels leave float64 alone."""
+    x, weight, cos, sin = (y.double() for y in (x, weight, cos, sin))
+    norm = RMSNorm(192, 1e-5, 1.0).double()
+    norm.weight.data = weight
+    gate, up = x.chunk(2, dim=-1)
+    return norm(x), rotate(x.unflatten(1, (3, 64)), (cos, sin)), torch.nn.functional.silu(gate) * up
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_row_kernels_give_what_the_plain_forms_give_and_the_same_bits_in_any_company(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(*size, generator=generator).to(dtype) for size in ((700, 192), (192,)))
+    angles = torch.rand(700, 1, 32, generator=generator) * 6
+    cos, sin = (torch.cat((y, y), -1).to(dtype) for y in (angles.cos(), angles.sin()))
+
+    def compiled(rows):
+        turned = x[rows].unflatten(1, (3, 64)).clone()
+        assert row_kernels.turn(turned, cos[rows], sin[rows])
+        return row_kernels.rms_norm(x[rows], weight, 1.0, 1e-5), turned, row_kernels.silu_gate(x[rows])
+
+    whole = compiled(slice(None))
+    for found, exact in zip(whole, plain_forms(x, weight, cos, sin)):
+        rounding = torch.finfo(dtype).eps * exact.abs() + 16 * torch.finfo(torch.float32).eps
+        assert ((found.double() - exact).abs() <= rounding).all()
+    for rows in (slice(0, 1), slice(3, 20), slice(690, 700)):
+        assert all(torch.equal(part, all_rows[rows]) for part, all_rows in zip(compiled(rows), whole))
+
+
+def test_row_kernels_take_any_width_of_norm_and_gate_and_leave_the_rest_to_plain_code():
+    x, weight = torch.randn(3, 50), torch.randn(50)
+    norm = RMSNorm(50, 1e-5, 0.0).double()
+    norm.weight.data = weight.double()
+    assert torch.allclose(row_kernels.rms_norm(x, weight, 0.0, 1e-5).double(), norm(x.double()), atol=1e-5)
+    assert torch.allclose(row_kernels.silu_gate(x), torch.nn.functional.silu(x[:, :25]) * x[:, 25:], atol=1e-5)
+    assert row_kernels.rms_norm(x[:, :8], weight[:8], 0.0, 1e-5) is None and row_kernels.silu_gate(x.double()) is None
+    heads = torch.randn(3, 2, 24)
+    assert not row_kernels.turn(heads, torch.ones(3, 1, 24), torch.zeros(3, 1, 24))  # pairs that are not whole vectors
+
+
+def test_a_gate_far_from_zero_is_closed_or_open():
+    gate_up = torch.tensor([[-3e38, -100.0, 100.0, 3e38] * 8 + [1.0] * 32])
+    assert row_kernels.silu_gate(gate_up)[0, :4].tolist() == pytest.approx([0, 0, 100.0, 3e38], rel=1e-6, abs=1e-35)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.model import row_kernels
 from pipeline.model.attention import Attention, AttentionSpec
 from pipeline.model.config import LayerKind, ModelConfig
 from pipeline.model.linear import Linear
@@ -34,6 +35,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        compiled = row_kernels.rms_norm(x, self.weight, self.offset, self.eps)
+        if compiled is not None:
+            return compiled
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * (self.weight.to(wide.dtype) + self.offset)).to(x.dtype)
@@ -89,11 +93,15 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gate_up = Linear(config.hidden, 2 * config.ffn, config.mlp_bias)
         self.down = Linear(config.ffn, config.hidden, config.mlp_bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        out: Tensor = self.down(self.activation(gate) * up)
+        gate_up = self.gate_up(x)
+        gated = row_kernels.silu_gate(gate_up) if self.activation == "silu" else None
+        if gated is None:
+            gate, up = gate_up.chunk(2, dim=-1)
+            gated = ACTIVATIONS[self.activation](gate) * up
+        out: Tensor = self.down(gated)
         return out
 
 

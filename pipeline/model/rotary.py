@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.model.config import RotaryConfig
+from pipeline.model.row_kernels import turn
 
 
 class Rotary(nn.Module):
@@ -34,8 +35,10 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the first R values of each head; x [N, H, D]. The halves are paired: value i with value i + R/2."""
+    """Turn the first R values of each head; x [N, H, D], which may be written over. The halves are paired: value i with i + R/2."""
     cos, sin = tables
+    if turn(x, cos, sin):
+        return x
     turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
     out = turned * cos + torch.cat((-second, first), dim=-1) * sin

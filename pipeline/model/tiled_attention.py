@@ -53,21 +53,20 @@ class TiledAttention:
         """q [N, H, D]; k, v [N, K, D] -> [N, H, D]; zeros for padding tokens."""
         batch, shape = self._batch, self.shape
         real, heads = int(batch.starts[-1]), q.shape[1]
-        scaled = (q.float() * (spec.scale / (spec.softcap or 1.0))).contiguous()
-        k, v = (x if x.stride(-1) == 1 and x.stride(1) == shape.head_dim else x.contiguous() for x in (k, v))
+        q, k, v = (x if x.stride(-1) == 1 and x.stride(1) == shape.head_dim else x.contiguous() for x in (q, k, v))
         out = torch.empty(*q.shape[:2], self._width, dtype=q.dtype)
         out[real:] = 0
         stride, bytes_each = self._fit_scratch()
         a = self._arguments
         a[:] = (
             0, 0, 0, self._items.ctypes.data, len(self._items), self._scratch.ctypes.data, bytes_each, stride,
-            scaled.data_ptr(), out.data_ptr(), self.keys[layer].data_ptr(), self.values[layer].data_ptr(),
+            q.data_ptr(), q.stride(0) * q.element_size(), out.data_ptr(), self.keys[layer].data_ptr(), self.values[layer].data_ptr(),
             k.data_ptr(), k.stride(0) * k.element_size(), v.data_ptr(), v.stride(0) * v.element_size(),
             batch.slots.ctypes.data, real, batch.tables.ctypes.data, batch.tables.shape[1], batch.past.ctypes.data,
             batch.starts.ctypes.data, shape.page_size, self._tiles, shape.head_dim, self._width, heads // shape.kv_heads,
-            shape.kv_heads, spec.window or 0, 0,
+            shape.kv_heads, spec.window or 0, 0, 0,
         )  # fmt: skip
-        a[-1:].view(np.float32)[0] = spec.softcap or 0.0
+        a[-2:].view(np.float32)[::2] = spec.softcap or 0.0, spec.scale / (spec.softcap or 1.0)
         run_parallel(self._store, a.ctypes.data, 2 * k.numel())
         run_parallel(self._attend, a.ctypes.data, 4 * self._scores * heads * self._width)
         return out[..., : shape.head_dim]

@@ -23,15 +23,16 @@ from pipeline.model.vector import FLOAT32, I64, LANES, SIZES, intrinsic, njit
 MAX_TILE = 8  # queries that share one read of keys and values
 FIELDS = (
     "TICKETS", "THREADS", "STORE_TICKETS", "ITEMS", "ITEM_COUNT", "SCRATCH", "SCRATCH_BYTES", "SCORES_STRIDE",
-    "Q", "OUT", "KEYS", "VALUES", "NEW_KEYS", "NEW_KEYS_STRIDE", "NEW_VALUES", "NEW_VALUES_STRIDE", "SLOTS", "TOKEN_COUNT",
+    "Q", "Q_STRIDE", "OUT", "KEYS", "VALUES", "NEW_KEYS", "NEW_KEYS_STRIDE", "NEW_VALUES", "NEW_VALUES_STRIDE", "SLOTS", "TOKEN_COUNT",
     "TABLES", "TABLE_STRIDE", "PAST", "STARTS", "PAGE_SIZE", "PAGE_TILES", "DIM", "WIDTH", "GROUP", "KV_HEADS", "WINDOW", "SOFTCAP",
+    "SCALE",
 )  # fmt: skip
 (
     TICKETS, THREADS, STORE_TICKETS, ITEMS, ITEM_COUNT, SCRATCH, SCRATCH_BYTES, SCORES_STRIDE,
-    Q, OUT, KEYS, VALUES, NEW_KEYS, NEW_KEYS_STRIDE, NEW_VALUES, NEW_VALUES_STRIDE, SLOTS, TOKEN_COUNT,
-    TABLES, TABLE_STRIDE, PAST, STARTS, PAGE_SIZE, PAGE_TILES, DIM, WIDTH, GROUP, KV_HEADS, WINDOW, SOFTCAP,
-) = (8 * index for index in range(30))  # fmt: skip
-"""Byte offsets in the argument block: int64 each, SOFTCAP a float32. Addresses and strides in bytes but TABLE_STRIDE."""
+    Q, Q_STRIDE, OUT, KEYS, VALUES, NEW_KEYS, NEW_KEYS_STRIDE, NEW_VALUES, NEW_VALUES_STRIDE, SLOTS, TOKEN_COUNT,
+    TABLES, TABLE_STRIDE, PAST, STARTS, PAGE_SIZE, PAGE_TILES, DIM, WIDTH, GROUP, KV_HEADS, WINDOW, SOFTCAP, SCALE,
+) = (8 * index for index in range(32))  # fmt: skip
+"""Byte offsets in the argument block: int64 each, SOFTCAP and SCALE float32. Addresses and strides in bytes but TABLE_STRIDE."""
 
 
 @intrinsic(prefer_literal=True)
@@ -170,9 +171,10 @@ def _attend_tile(rows: Any, columns: Any, kind: Any, a: Any, scratch: Any, row: 
     q, out, scores = scratch, scratch + 4 * MAX_TILE * dim, scratch + 4 * MAX_TILE * (dim + width)
 
     for r in range(rows):
-        source = vec.load_i64(a + Q) + 4 * dim * ((start + (query + r) // group) * kv_heads * group + head * group + (query + r) % group)
+        source = vec.load_i64(a + Q) + (start + (query + r) // group) * vec.load_i64(a + Q_STRIDE)
+        source += (head * group + (query + r) % group) * dim * _size(kind)
         for d in range(dim):
-            vec.store_f32(q + 4 * (r * dim + d), vec.load_f32(source + 4 * d))
+            vec.store_f32(q + 4 * (r * dim + d), vec.load_number(source + d * _size(kind), kind) * vec.load_f32(a + SCALE))
     shortest, longest = past + query // group + 1, past + (query + rows - 1) // group + 1
     lowest = max(0, shortest - window) if window else 0
     for index in range(lowest // size, (longest + size - 1) // size):
