@@ -96,6 +96,29 @@ def test_old_and_new_spelling_of_config_json_mean_the_same(name, tmp_path):
     assert read_config(tmp_path) == new
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_key_left_out_of_config_json_means_what_the_reference_takes_it_for(name, tmp_path):
+    """Or it is refused; only stop ids are never guessed."""
+    full = json.loads(CONFIGS[name]().to_json_string(use_diff=False))
+    for key in sorted(set(full) - {"model_type", "eos_token_id"}):
+        raw = {other: value for other, value in full.items() if other != key}
+        ours = config_or_refusal(tmp_path, raw)
+        if isinstance(ours, str):
+            continue
+        filled = json.loads(type(CONFIGS[name]()).from_dict(raw).to_json_string(use_diff=False))
+        if key == "original_max_position_embeddings":  # the reference takes Phi-3's 4096 and not what rope_parameters say
+            filled[key] = full[key]
+        assert ours == config_or_refusal(tmp_path, filled), key
+
+
+def config_or_refusal(folder, raw):
+    (folder / "config.json").write_text(json.dumps(raw))
+    try:
+        return read_config(folder)
+    except ModelError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"rope_scaling": {"rope_type": "spiral", "factor": 2}}, "rotary kind 'spiral' is not known"),
     ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "needs low_freq_factor, high_freq_factor"),
