@@ -28,21 +28,35 @@ CONFIGS = {
     "llama-yarn-mscale": lambda: transformers.LlamaConfig(
         **SHAPE, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}),
     "mistral": lambda: transformers.MistralConfig(**SHAPE, sliding_window=16, head_dim=16),
+    "mistral-no-window": lambda: transformers.MistralConfig(**SHAPE, sliding_window=None),
     "qwen2": lambda: transformers.Qwen2Config(**SHAPE),
     "qwen2-windows": lambda: transformers.Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=16, max_window_layers=2),
     "qwen3": lambda: transformers.Qwen3Config(**SHAPE, head_dim=16),
+    "qwen3-yarn-windows-biases": lambda: transformers.Qwen3Config(
+        **SHAPE, head_dim=16, rope_parameters=dict(YARN), attention_bias=True, use_sliding_window=True, sliding_window=16,
+        max_window_layers=2),
     "gemma2": lambda: transformers.Gemma2Config(**SHAPE, head_dim=16, sliding_window=16, query_pre_attn_scalar=24),
     "gemma3": lambda: transformers.Gemma3TextConfig(
         **SHAPE | {"num_hidden_layers": 7}, head_dim=16, sliding_window=16, query_pre_attn_scalar=24),
+    "gemma3-linear": lambda: transformers.Gemma3TextConfig(
+        **SHAPE | {"num_hidden_layers": 7}, head_dim=16, sliding_window=16, rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
     "phi3": lambda: transformers.Phi3Config(**SHAPE, sliding_window=20),
+    "phi3-partial": lambda: transformers.Phi3Config(
+        **SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
     "phi4-mini": lambda: transformers.Phi3Config(
         **SHAPE, rope_parameters=PARTIAL,
         partial_rotary_factor=0.75, original_max_position_embeddings=32, tie_word_embeddings=True),
     "phi3-longrope": lambda: transformers.Phi3Config(**SHAPE, rope_parameters=LONGROPE, original_max_position_embeddings=32),
     "smollm3": lambda: transformers.SmolLM3Config(**SHAPE),
+    "smollm3-windows-biases": lambda: transformers.SmolLM3Config(
+        **SHAPE, use_sliding_window=True, sliding_window=16, attention_bias=True, mlp_bias=True),
     "olmo2": lambda: transformers.Olmo2Config(**SHAPE),
+    "olmo2-yarn-biases": lambda: transformers.Olmo2Config(**SHAPE, rope_parameters=dict(YARN), attention_bias=True),
     "granite": lambda: transformers.GraniteConfig(
         **SHAPE, embedding_multiplier=6.0, residual_multiplier=0.5, attention_multiplier=0.2, logits_scaling=2.0),
+    "granite-biases": lambda: transformers.GraniteConfig(**SHAPE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
 }  # fmt: skip
 
 

@@ -5,38 +5,21 @@ import json
 import pytest
 import torch
 from hf_models import CONFIGS, reference_model, save
+from parity import NEW_TOKENS, compare
 
 from pipeline.core.errors import ModelError
 from pipeline.core.params import ModelParams
 from pipeline.model.attention import FullAttention
 from pipeline.model.config import read_config
 from pipeline.model.families import FAMILIES
-from pipeline.model.smoke import next_logits
 from pipeline.model.weights import load_decoder
-
-TOKENS = 100  # past the windows (16 and 20) and the original lengths (32)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_and_greedy_tokens_equal_the_reference(name, tmp_path):
-    reference = reference_model(name)
-    decoder = load_decoder(save(reference, tmp_path))
-    ids = torch.randint(3, 97, (TOKENS,), generator=torch.Generator().manual_seed(1))
-    positions = torch.arange(TOKENS)
-    with torch.no_grad():
-        expected = reference(ids[None]).logits[0]
-    assert (decoder(ids, positions, FullAttention(), positions) - expected).abs().max() < 1e-4
-    assert expected.std() > 0.1, "flat logits would prove nothing"
-    prompt = ids[:40].tolist()  # longrope: past the original length from the first new token on
-    generated = reference.generate(ids[None, :40], max_new_tokens=64, do_sample=False, eos_token_id=[], pad_token_id=0)[0].tolist()
-    assert greedy(decoder, prompt, 64) == generated[40:]
-
-
-def greedy(decoder, prompt, count):
-    ids = list(prompt)
-    for _ in range(count):
-        ids.append(int(next_logits(decoder, ids).argmax()))
-    return ids[len(prompt) :]
+    difference, equal, _ = compare(name, tmp_path)
+    assert difference < 1e-4
+    assert equal == NEW_TOKENS
 
 
 def test_every_family_has_a_parity_case():
@@ -94,6 +77,29 @@ def test_old_and_new_spelling_of_config_json_mean_the_same(name, tmp_path):
     raw["torch_dtype"] = raw.pop("dtype", None)
     (tmp_path / "config.json").write_text(json.dumps(OLD_SPELLING[name](raw)))
     assert read_config(tmp_path) == new
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_key_left_out_of_config_json_means_what_the_reference_takes_it_for(name, tmp_path):
+    """Or it is refused; only stop ids are never guessed."""
+    full = json.loads(CONFIGS[name]().to_json_string(use_diff=False))
+    for key in sorted(set(full) - {"model_type", "eos_token_id"}):
+        raw = {other: value for other, value in full.items() if other != key}
+        ours = config_or_refusal(tmp_path, raw)
+        if isinstance(ours, str):
+            continue
+        filled = json.loads(type(CONFIGS[name]()).from_dict(raw).to_json_string(use_diff=False))
+        if key == "original_max_position_embeddings":  # the reference takes Phi-3's 4096 and not what rope_parameters say
+            filled[key] = full[key]
+        assert ours == config_or_refusal(tmp_path, filled), key
+
+
+def config_or_refusal(folder, raw):
+    (folder / "config.json").write_text(json.dumps(raw))
+    try:
+        return read_config(folder)
+    except ModelError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize(("changes", "words"), [

@@ -102,7 +102,7 @@ def read_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
 
     Raises MissingInput without folder or config.json, ModelError on anything unknown or impossible, with the numbers.
     """
-    from pipeline.model.families import FAMILIES, REFUSED  # families.py builds on the classes above
+    from pipeline.model.families import FAMILIES, LEFT_OUT, REFUSED  # families.py builds on the classes above
 
     where = folder / "config.json"
     if not where.is_file() and (folder / "adapter_config.json").is_file():
@@ -119,7 +119,7 @@ def read_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
         reason = REFUSED.get(family, "not among the known families")
         raise ModelError(f"{where}: model_type {family!r} is {reason}; known: {', '.join(FAMILIES)}")
     try:
-        return FAMILIES[family](Reader(raw, where, max_model_len))
+        return FAMILIES[family](Reader(LEFT_OUT.get(family, {}) | raw, where, max_model_len))
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{where}: not a well-formed {family} config ({error})") from None
 
@@ -164,9 +164,8 @@ class Reader:
             raise self.refuse(f"{key} must be a whole number of at least 1, found {value!r}")
         return int(value)
 
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.raw.get(key)
-        return default if value is None else bool(value)
+    def flag(self, key: str) -> bool:
+        return bool(self.raw.get(key))
 
     def dimensions(self) -> dict[str, Any]:
         """The fields every family has; refuses impossible combinations with the numbers."""
@@ -218,7 +217,7 @@ class Reader:
         rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
         return rope
 
-    def rotary(self, *, default_theta: float = 10000.0, rope: dict[str, Any] | None = None) -> RotaryConfig:
+    def rotary(self, rope: dict[str, Any] | None = None) -> RotaryConfig:
         """The rotary settings, from `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old)."""
         rope = self.rope_dict() if rope is None else rope
         kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -230,7 +229,7 @@ class Reader:
         dim = int(head_dim * (1.0 if partial is None else partial))
         if dim < 2 or dim % 2:
             raise self.refuse(f"{dim} rotated values of each head (head_dim {head_dim}): must be even and at least 2")
-        theta = float(rope.get("rope_theta") or self.raw.get("rope_theta") or default_theta)
+        theta = float(rope.get("rope_theta") or self.raw.get("rope_theta") or 10000.0)
         return RotaryConfig(kind, theta, dim) if kind == "default" else self._scaled(kind, theta, dim, rope)
 
     def _scaled(self, kind: str, theta: float, dim: int, rope: dict[str, Any]) -> RotaryConfig:

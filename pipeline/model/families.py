@@ -22,16 +22,31 @@ REFUSED = {
     "gemma": "the first Gemma, which is not supported",
 }
 
+_GEMMA = {
+    "head_dim": 256, "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+    "sliding_window": 4096, "query_pre_attn_scalar": 256,
+}  # fmt: skip
+LEFT_OUT: dict[str, dict[str, Any]] = {  # what a key means that config.json leaves out, where that is not what it means for Llama
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131072},
+    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768},
+    "qwen3": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "head_dim": 128},
+    "gemma2": _GEMMA | {"max_position_embeddings": 8192, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": _GEMMA | {"max_position_embeddings": 131072, "rope_theta": 1e6},
+    "phi3": {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    "smollm3": {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2e6, "tie_word_embeddings": True},
+    "olmo2": {"rms_norm_eps": 1e-5},
+}
+
 
 def _build(config: Reader, kinds: list[LayerKind] | None = None, rotaries: tuple[RotaryConfig, ...] | None = None,
-           *, tied: bool = False, theta: float = 10000.0, **changes: Any) -> ModelConfig:  # fmt: skip
+           **changes: Any) -> ModelConfig:  # fmt: skip
     """The shared fields, the layer kinds (default: all full attention with the one rotary) and a family's own changes."""
     dimensions = config.dimensions()
     return ModelConfig(
         **dimensions,
         layer_kinds=tuple(kinds or [LayerKind()] * dimensions["layers"]),
-        rotaries=rotaries or (config.rotary(default_theta=theta),),
-        tied=config.flag("tie_word_embeddings", tied),
+        rotaries=rotaries or (config.rotary(),),
+        tied=config.flag("tie_word_embeddings"),
         **changes,
     )
 
@@ -74,14 +89,12 @@ def qwen2(config: Reader) -> ModelConfig:
 
 def qwen3(config: Reader) -> ModelConfig:
     bias = config.flag("attention_bias")
-    config.raw.setdefault("head_dim", 128)
     return _build(config, _qwen_windows(config), qkv_bias=bias, out_bias=bias, qk_norm="head")
 
 
 def gemma2(config: Reader) -> ModelConfig:
     layers = config.count("num_hidden_layers")
     default = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
-    config.raw.setdefault("head_dim", 256)
     return _build(config, _windows(config, default, _window(config)), attention_softcap=config.optional("attn_logit_softcapping"),
                   final_softcap=config.optional("final_logit_softcapping"), **_gemma(config))  # fmt: skip
 
@@ -90,15 +103,15 @@ def gemma3(config: Reader) -> ModelConfig:
     """Sliding layers have their own rotary base and no scaling; q and k are normalised."""
     layers, every = config.count("num_hidden_layers"), config.count("sliding_window_pattern", 6)
     default = ["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(layers)]
-    config.raw.setdefault("head_dim", 256)
     kinds = [LayerKind(kind.window, 1 if kind.window is not None else 0) for kind in _windows(config, default, _window(config))]
     nested = config.raw.get("rope_parameters") or {}
     if "full_attention" in nested:
         full, sliding = (dict(nested.get(kind) or {}) for kind in ("full_attention", "sliding_attention"))
     else:
         full = config.rope_dict()
-        sliding = {"rope_type": "default", "rope_theta": config.number("rope_local_base_freq", 10000.0)}
-    rotaries = (config.rotary(default_theta=1e6, rope=full), config.rotary(rope=sliding))
+        sliding = {"rope_type": "default"}
+    sliding.setdefault("rope_theta", config.number("rope_local_base_freq", 10000.0))
+    rotaries = (config.rotary(full), config.rotary(sliding))
     return _build(config, kinds, rotaries, qk_norm="head", attention_softcap=config.optional("attn_logit_softcapping"),
                   final_softcap=config.optional("final_logit_softcapping"), **_gemma(config))  # fmt: skip
 
@@ -106,12 +119,11 @@ def gemma3(config: Reader) -> ModelConfig:
 def _gemma(config: Reader) -> dict[str, Any]:
     if config.flag("use_bidirectional_attention"):
         raise config.refuse("use_bidirectional_attention makes this an encoder; it cannot generate")
-    config.raw.setdefault("hidden_activation", "gelu_pytorch_tanh")
     bias = config.flag("attention_bias")
     return {
-        "tied": True, "norms": "both", "norm_offset": 1.0, "qkv_bias": bias, "out_bias": bias,
+        "norms": "both", "norm_offset": 1.0, "qkv_bias": bias, "out_bias": bias,
         "embedding_scale": config.count("hidden_size") ** 0.5,
-        "attention_scale": config.number("query_pre_attn_scalar", 256) ** -0.5,
+        "attention_scale": config.number("query_pre_attn_scalar") ** -0.5,
     }  # fmt: skip
 
 
@@ -130,7 +142,7 @@ def smollm3(config: Reader) -> ModelConfig:
     default = ["sliding_attention" if window is not None and not turn else "full_attention" for turn in turns[:layers]]
     kinds = [LayerKind(kind.window, 0 if turn else None) for kind, turn in zip(_windows(config, default, window), turns)]
     bias = config.flag("attention_bias")
-    return _build(config, kinds, tied=True, theta=2e6, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias"))
+    return _build(config, kinds, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias"))
 
 
 def olmo2(config: Reader) -> ModelConfig:
