@@ -94,6 +94,10 @@ class Engine:
         self._stats.max_running_rows = self._scheduler.max_running_rows
         return self._stats.as_dict()
 
+    def forget_prompts(self) -> None:
+        """Between calls of `generate`: heads of earlier prompts are computed anew where they come again."""
+        self._pages.forget_cached()
+
     @torch.inference_mode()
     def generate(self, requests: Iterable[Request], stop: Callable[[], bool] | None = None) -> Iterator[Completion]:
         """Answer every request exactly once, in order of completion. Requests are taken as rows finish.
