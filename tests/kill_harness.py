@@ -21,11 +21,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 from chains import manifest, results, rows, tree, write_rows
 from checkpoints import write_tiny_llama
 
 HOUSE = Path(__file__).resolve().parents[1]
-CHECKPOINT_EVERY_S = 0.3
+EVERY_S = 0.3  # generate.checkpoint_every_s
 
 
 @dataclass
@@ -38,7 +40,8 @@ class Project:
     env: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "PYTHONPATH": str(HOUSE), "OMP_NUM_THREADS": "1", **self.env}
+        path = f"{HOUSE / 'tests/token_log'}:{self.env.get('PYTHONPATH', HOUSE)}"
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env, "PYTHONPATH": path, "TOKEN_LOG": str(self.folder / "tokens.log")}
         with open(self.folder / "log.txt", "ab") as log:
             return subprocess.Popen(self.command, cwd=self.folder, env=env, stdout=log, stderr=log, start_new_session=True)
 
@@ -51,27 +54,32 @@ class Project:
 
 @dataclass
 class Outcome:
-    """landed: stage each kill hit. generated, needed: tokens in the store after all kills, and of the undisturbed run."""
+    """landed: stage each kill hit. stored, needed: tokens in the store after all kills, and of the undisturbed run.
+
+    lost_tokens, lost_s: by kill that met generation, tokens drawn that the store did not have, and how long drawing them took.
+    """
 
     kills: int
     landed: dict[str, int]
+    lost_tokens: list[int]
+    lost_s: list[float]
     equal: bool
     verified: bool
-    generated: int
+    stored: int
     needed: int
 
 
-def local_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> Project:
+def local_project(folder: Path, checkpoint: Path, row_count: int, tokens: int, every_s: float) -> Project:
     """`pipeline run` into folder/out."""
     file = write_rows(folder / "in.jsonl", rows(row_count))
-    settings = (f"generate.max_new_tokens={tokens}", "generate.max_running_rows=4", f"generate.checkpoint_every_s={CHECKPOINT_EVERY_S}",
+    settings = (f"generate.max_new_tokens={tokens}", "generate.max_running_rows=4", f"generate.checkpoint_every_s={every_s}",
                 "generate.kv_memory=64000000", "evaluate.bootstrap=50")  # fmt: skip
     options = [item for setting in settings for item in ("-S", setting)]
     command = [sys.executable, "-m", "pipeline", "run", str(file), "--out", "out", "--model", str(checkpoint), *options]
     return Project(command, folder, folder / "out")
 
 
-def dvc_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> Project:
+def dvc_project(folder: Path, checkpoint: Path, row_count: int, tokens: int, every_s: float) -> Project:
     """`dvc repro` in a copy of this house without Git, on rows of our own."""
     for name in ("pipeline", "dvc.yaml", ".dvcignore"):
         source = HOUSE / name
@@ -85,7 +93,7 @@ def dvc_project(folder: Path, checkpoint: Path, row_count: int, tokens: int) -> 
     (folder / "data/assets/note.txt").write_text("files that stages read\n")
     (folder / "reports").mkdir()
     (folder / "reports/baseline.json").write_text("{}\n")
-    generate = f"{{max_new_tokens: {tokens}, max_running_rows: 4, checkpoint_every_s: {CHECKPOINT_EVERY_S}, kv_memory: 64000000}}"
+    generate = f"{{max_new_tokens: {tokens}, max_running_rows: 4, checkpoint_every_s: {every_s}, kv_memory: 64000000}}"
     (folder / "params.yaml").write_text(full_params({"model": {"source": str(checkpoint)}}, generate))
     env = {"PYTHONPATH": str(folder)}
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=folder, check=True, env={**os.environ, **env})
@@ -104,13 +112,13 @@ def full_params(changes: dict[str, dict[str, str]], generate: str) -> str:
     return json.dumps(data, indent=1)
 
 
-def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[str, int]:
-    """Kill the process group `kills` times, each at a random moment of a run's length; returns where the kills landed."""
+def disturb(project: Project, kills: int, seed: int, length_s: float) -> Outcome:
+    """Kill the process group `kills` times, each at a random moment of a run's length; notes where they landed and what they cost."""
     rnd = random.Random(seed)
-    landed: dict[str, int] = {}
+    outcome = Outcome(kills, {}, [], [], False, False, 0, 0)
     done = 0
     while done < kills:
-        before = len(starts(project.root))
+        before, drawn_before, held_before = len(starts(project.root)), len(drawn(project)), sum(held(project.root).values())
         process, started = project.start(), time.monotonic()
         try:
             process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
@@ -120,10 +128,34 @@ def disturb(project: Project, kills: int, seed: int, length_s: float) -> dict[st
         except subprocess.TimeoutExpired:
             where = next(iter(starts(project.root)[before:][-1:]), "start")
             os.killpg(process.pid, signal.SIGKILL)
+            killed_at = time.time()
             process.wait()
         done += 1
-        landed[where] = landed.get(where, 0) + 1
-    return landed
+        outcome.landed[where] = outcome.landed.get(where, 0) + 1
+        times = drawn(project)[drawn_before:]
+        lost = len(times) - (sum(held(project.root).values()) - held_before)
+        if len(times) and where == "generate":
+            outcome.lost_tokens.append(lost)
+            outcome.lost_s.append(killed_at - times[-lost] if lost > 0 else 0.0)
+    return outcome
+
+
+def drawn(project: Project) -> np.ndarray:
+    """When each token was drawn, in seconds of time.time(); see tests/token_log."""
+    log = project.folder / "tokens.log"
+    return np.frombuffer(log.read_bytes(), "<f8") if log.is_file() else np.empty(0)
+
+
+def held(root: Path) -> dict[bytes, int]:
+    """Tokens by key that a run which starts now would find: finished answers, and answers begun."""
+    folder = root / ".work/completions"
+    named = [json.loads(file.read_text())["part"] for file in sorted((folder / "commits").glob("*.json"))]
+    tokens: dict[bytes, int] = {}
+    for file in [*sorted((folder / "runs").glob("*.parquet")), *(folder / "parts" / name for name in named)]:
+        table = pq.read_table(file, columns=["key", "token_ids"])
+        for key, token_ids in zip(table["key"].to_pylist(), table["token_ids"].to_pylist()):
+            tokens[key] = max(tokens.get(key, 0), len(token_ids))
+    return tokens
 
 
 def reset(project: Project, rnd: random.Random) -> None:
@@ -149,21 +181,23 @@ def compare(whole: Project, killed: Project) -> bool:
     return same and len(ids) == len(set(ids)) and manifest(killed.root)["rows"] == manifest(whole.root)["rows"]
 
 
-def run(make, checkpoint: Path, *, kills: int, row_count: int, tokens: int, seed: int = 0, folder: Path | None = None) -> Outcome:
+def run(make, checkpoint: Path, *, kills: int, row_count: int, tokens: int, every_s: float = EVERY_S, seed: int = 0) -> Outcome:
     """make: local_project or dvc_project."""
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory() as name:
         (Path(name) / "whole").mkdir()
         (Path(name) / "killed").mkdir()
-        whole, killed = (make(Path(name) / part, checkpoint, row_count, tokens) for part in ("whole", "killed"))
+        whole, killed = (make(Path(name) / part, checkpoint, row_count, tokens, every_s) for part in ("whole", "killed"))
         same_input(whole, killed)
         started = time.monotonic()
         whole.finish()
         length_s = time.monotonic() - started
-        landed = disturb(killed, kills, seed, length_s)
+        outcome = disturb(killed, kills, seed, length_s)
         killed.finish()
-        verified = subprocess.run([sys.executable, "-m", "pipeline", "verify", "--root", str(killed.root)], cwd=HOUSE).returncode == 0
-        needed = stored_tokens(whole.root)
-        return Outcome(kills, landed, compare(whole, killed), verified, stored_tokens(killed.root), needed)
+        verify = [sys.executable, "-m", "pipeline", "verify", "--root", str(killed.root)]
+        outcome.verified = subprocess.run(verify, cwd=HOUSE).returncode == 0
+        outcome.equal = compare(whole, killed)
+        outcome.stored, outcome.needed = stored_tokens(killed.root), stored_tokens(whole.root)
+        return outcome
 
 
 def same_input(whole: Project, killed: Project) -> None:
@@ -183,18 +217,32 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--rows", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--every-s", type=float, default=EVERY_S, help="generate.checkpoint_every_s")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = (options.model or write_tiny_llama(Path(folder) / "model")).absolute()
         make = dvc_project if options.dvc else local_project
         started = time.monotonic()
-        found = run(make, checkpoint, kills=options.kills, row_count=options.rows, tokens=options.tokens, seed=options.seed)
-    print(f"| way | kills | landed in | tables equal | verify | answers stored twice | seconds |\n|{'---|' * 7}")
+        sizes = {"row_count": options.rows, "tokens": options.tokens, "every_s": options.every_s}
+        found = run(make, checkpoint, kills=options.kills, **sizes, seed=options.seed)
     where = ", ".join(f"{stage} {count}" for stage, count in sorted(found.landed.items(), key=lambda item: -item[1]))
-    twice = max(0, found.generated - found.needed)
-    way = "dvc repro" if options.dvc else "pipeline run"
-    print(f"| {way} | {found.kills} | {where} | {found.equal} | {found.verified} | {twice} tokens | {time.monotonic() - started:.0f} |")
+    columns = {
+        "way": "dvc repro" if options.dvc else "pipeline run",
+        "kills": found.kills,
+        "landed in": where,
+        "tables equal": found.equal,
+        "verify": found.verified,
+        "stored twice": f"{max(0, found.stored - found.needed)} tokens",
+        "met generation": len(found.lost_s),
+        "lost at one kill, most": f"{max(found.lost_tokens, default=0)} tokens",
+        "work of": f"{max(found.lost_s, default=0.0):.2f} s",
+        "checkpoint_every_s": options.every_s,
+        "seconds": f"{time.monotonic() - started:.0f}",
+    }
+    for line in (columns, ["---"] * len(columns), columns.values()):
+        print(f"| {' | '.join(map(str, line))} |")
+    print(f"lost seconds by kill: {sorted(round(float(s), 2) for s in found.lost_s)}")
     sys.exit(0 if found.equal and found.verified else 1)
 
 

@@ -75,6 +75,16 @@ def test_one_engine_answers_again_the_same_with_prompts_already_known(tiny_check
     assert all(content(again[key]) == content(first[key]) for key in first)
 
 
+def test_a_prompt_that_is_forgotten_is_computed_from_its_first_token(tiny_checkpoint):
+    decoder = load_decoder(tiny_checkpoint, ModelParams(dtype="bfloat16"))
+    engine = make_engine(decoder, page_size=16)
+    requests = [Request(1, tuple(range(3, 53)), Sampling(max_new_tokens=8))]
+    first = answers(engine, requests)
+    engine.forget_prompts()
+    assert content(answers(engine, requests)[1, 0]) == content(first[1, 0])
+    assert engine.stats()["reused_tokens"] == 0
+
+
 def test_samples_of_one_prompt_share_its_pages_and_differ(tiny_checkpoint):
     decoder = load_decoder(tiny_checkpoint, ModelParams(dtype="float32"))
     prompt = tuple(range(3, 53))

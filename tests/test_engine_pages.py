@@ -78,6 +78,19 @@ def test_the_oldest_cached_page_is_forgotten_first_and_tails_before_heads():
     assert allocator.match([1, 2, 3, 4, 5, 6, 7], 6).tokens == 4
 
 
+def test_cached_heads_can_be_forgotten_and_held_ones_stay():
+    allocator = PageAllocator(num_pages=3, page_size=2)
+    left, held = [allocator.take()], [allocator.take()]
+    allocator.register([1, 2], left, ready=True)
+    allocator.register([3, 4], held, ready=True)
+    allocator.release(left)
+    allocator.forget_cached()
+    allocator.check([held])
+    assert allocator.match([1, 2, 3], 2).tokens == 0
+    assert allocator.match([3, 4, 5], 2).tokens == 2
+    assert allocator.available == 2
+
+
 def test_releasing_twice_is_a_bug():
     allocator = PageAllocator(num_pages=1, page_size=4)
     page = allocator.take()

@@ -1,12 +1,14 @@
 """What becomes of single rows: limits, stops, failures, memory. One bad row never ends or moves the others."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from engine_requests import answers, content, make_engine, random_requests
 
 from pipeline.core.params import ModelParams
 from pipeline.engine import reference
-from pipeline.engine.request import Request, Sampling
+from pipeline.engine.request import Completion, Request, Sampling
 from pipeline.model.weights import load_decoder
 
 
@@ -107,6 +109,46 @@ def test_a_constraint_rules_one_row_and_hears_every_token(decoder):
     assert all(token % 2 == 0 for token in found[2, 0].token_ids)
     assert watched.taken == list(found[2, 0].token_ids[:-1])
     assert content(found[1, 0]) == content(reference_like(decoder, free))
+
+
+class InTurn(Even):
+    """Allows even and odd token ids in turn."""
+
+    def allowed(self):
+        return self.mask if len(self.taken) % 2 == 0 else ~self.mask
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_answer_goes_on_from_any_of_its_tokens_as_if_never_stopped(tiny_checkpoint, dtype):
+    decoder = load_decoder(tiny_checkpoint, ModelParams(dtype=dtype))
+    requests = random_requests(seed=7, count=10, vocab=decoder.usable_vocab)
+    requests += [
+        Request(10, (5, 9), Sampling(max_new_tokens=12, logprobs=2), constraint=lambda: InTurn(decoder.usable_vocab)),
+        Request(11, (5, 9), Sampling(max_new_tokens=12, temperature=1.0), stopper=lambda: StopAfter(10)),
+        Request(12, tuple(range(3, 40)), Sampling(max_new_tokens=12, temperature=0.5, repetition_penalty=1.2), sample=3),
+    ]
+    whole = answers(make_engine(decoder, page_size=16), requests)
+    for count in range(1, 12):
+        cut = [replace(request, begun=beginning(whole[request.id, request.sample], count)) for request in requests]
+        found = answers(make_engine(decoder, page_size=4, max_running_rows=5, max_step_tokens=16), cut)
+        assert {key: content(answer) for key, answer in found.items()} == {key: content(answer) for key, answer in whole.items()}
+
+
+def beginning(answer, count):
+    """What was drawn of it when `count` tokens were; None when it was finished by then."""
+    if len(answer.token_ids) <= count:
+        return None
+    top = answer.top_logprobs and answer.top_logprobs[:count]
+    return Completion(0, 0, answer.token_ids[:count], answer.token_logprobs[:count], "unfinished", top_logprobs=top)
+
+
+def test_what_is_under_way_is_the_beginning_of_the_answers(decoder):
+    requests = random_requests(seed=7, count=10, vocab=decoder.usable_vocab)
+    whole, engine, seen = answers(make_engine(decoder), requests), make_engine(decoder, page_size=4, max_running_rows=3), []
+    list(engine.generate(requests, lambda: seen.extend(engine.under_way())))
+    assert {answer.id for answer in seen} == {key[0] for key, answer in whole.items() if len(answer.token_ids) > 1}
+    assert all(content(answer)[:3] == content(beginning(whole[answer.id, 0], len(answer.token_ids)))[:3] for answer in seen)
+    assert {answer.finish_reason for answer in seen} == {"unfinished"}
 
 
 def test_logits_that_are_not_finite_fail_their_row_alone(decoder):

@@ -7,6 +7,7 @@ import sys
 import time
 
 import kill_harness
+import pyarrow.parquet as pq
 import pytest
 from chains import manifest, results, rows, stored_answers, tree, write_rows
 
@@ -39,7 +40,7 @@ def test_kills_at_random_moments_leave_no_trace(tiny_checkpoint):
     found = kill_harness.run(kill_harness.local_project, tiny_checkpoint, kills=2, row_count=24, tokens=24, seed=4)
     assert found.equal
     assert found.verified
-    assert found.generated == found.needed  # no answer is in the store twice
+    assert found.stored == found.needed  # no answer is in the store twice
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -57,12 +58,15 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_checkpoint, number,
     saved = stored_answers(tmp_path / "out")
     assert 0 < saved < 21
     assert not (tmp_path / "out/data/completions").exists()
+    (begun,) = (tmp_path / "out/.work/completions/runs").glob("*.parquet")
+    assert all(pq.read_table(begun)["token_ids"].to_pylist())  # of the rows that were running, what is drawn so far
     if number == signal.SIGINT:
         return  # going on is the same after either
     assert subprocess.run(args, env={**os.environ, "PYTHONPATH": str(HOUSE)}, capture_output=True).returncode == 0
     assert len(results(tmp_path / "out")) == 24
     assert manifest(tmp_path / "out")["rows"]["out"] == 24
     assert stored_answers(tmp_path / "out") == 21  # three of 24 rows repeat a text
+    assert not begun.exists()
 
 
 def test_two_writers_of_one_folder_are_refused(tmp_path):

@@ -1,6 +1,8 @@
 """The completion store: which changes miss and which hit, what survives a crash, damage, pruning, sharing."""
 
+import contextlib
 import json
+import os
 import shutil
 import threading
 from dataclasses import replace
@@ -16,6 +18,7 @@ from pipeline.runners import store_care
 from pipeline.runners.answer_key import ModelIdentity, Setting, answer_key, key_table, prompt_digest, setting_digest
 from pipeline.runners.answer_writer import AnswerWriter
 from pipeline.runners.completion_store import CompletionStore, answers_table
+from pipeline.runners.generation import unfinished
 from pipeline.runners.runs import Run
 
 MODEL = ModelIdentity("w" * 64, "t" * 64, "c" * 64, "bfloat16", "none", "cpu", "engine-1", (2, 3))
@@ -214,6 +217,7 @@ def test_the_writer_commits_while_answers_come_and_at_the_end(tmp_path):
         for n, row in enumerate(table[:3]):
             writer.add(row["key"], row["prompt"], Completion(n, 0, (n,), (-1.0,), "length"))
         for _ in range(500):
+            writer.between_steps(list)
             if store.has(keys(range(3))).all():
                 break
             threading.Event().wait(0.01)
@@ -221,6 +225,58 @@ def test_the_writer_commits_while_answers_come_and_at_the_end(tmp_path):
         for n, row in enumerate(table[3:], 3):
             writer.add(row["key"], row["prompt"], Completion(n, 0, (n,), (-1.0,), "length"))
     assert store.has(keys(range(6))).all()
+
+
+def test_unfinished_answers_replace_those_of_the_last_checkpoint_and_never_count_as_answers(tmp_path):
+    store, top = CompletionStore(tmp_path), (((7, -0.5), (8, -1.5)), ((9, -0.25),))
+    for count in (1, 2):
+        begun = Completion(1, 0, (7, 9)[:count], (-0.5, -0.25)[:count], "unfinished", top_logprobs=top[:count])
+        store.save_begun("a", answers_table(keys([1]), [begun]))
+        assert unfinished(store.begun("a").to_pylist()[0]) == replace(begun, id=0)
+    assert not store.has(keys([1])).any()
+    assert not store.begun("b").num_rows
+    store.save_begun("a", answers([]))
+    assert not store.begun("a").num_rows
+
+
+def test_unfinished_answers_that_cannot_be_read_begin_anew(tmp_path, capsys):
+    store = CompletionStore(tmp_path)
+    store.save_begun("a", answers([1, 2, 3]))
+    file = next((tmp_path / "runs").glob("*.parquet"))
+    whole = bytearray(file.read_bytes())
+    for damaged in (whole[: len(whole) // 2], b"", whole[:20] + bytes([whole[20] ^ 1]) + whole[21:]):
+        file.write_bytes(damaged)
+        assert not store.begun("a").num_rows
+        assert "begin anew" in capsys.readouterr().err
+
+
+def test_unfinished_answers_go_with_age_and_with_the_prompts_they_belong_to(tmp_path):
+    store = CompletionStore(tmp_path)
+    for run in "ab":
+        store.save_begun(run, answers([1]))
+    os.utime(tmp_path / "runs/a.parquet", (0, 0))
+    store_care.prune(store, dry_run=True, prompts={bytes(32)})
+    store_care.prune(store, model="none")
+    assert [store.begun(run).num_rows for run in "ab"] == [0, 1]
+    store_care.prune(store, prompts={bytes(32)})
+    assert not store.begun("b").num_rows
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed", "finished"])
+def test_what_is_under_way_is_kept_unless_the_work_is_finished(tmp_path, end):
+    store, row = CompletionStore(tmp_path), keys([1]).to_pylist()[0]
+
+    def drawn(count):
+        return lambda: [(row["key"], row["prompt"], Completion(1, 0, (5,) * count, (-1.0,) * count, "unfinished"))]
+
+    with contextlib.suppress(KeyError), AnswerWriter(store, run="a", model="m", every_s=0.01) as writer:
+        while not store.begun("a").num_rows:
+            writer.between_steps(drawn(1))
+        if end == "stopped":
+            writer.between_steps(drawn(2), last=True)
+        if end == "failed":
+            raise KeyError
+    assert store.begun("a")["token_ids"].to_pylist() == {"stopped": [[5, 5]], "failed": [[5]], "finished": []}[end]
 
 
 def test_the_writer_saves_what_it_has_when_the_work_fails(tmp_path):
@@ -237,7 +293,7 @@ def test_the_writer_saves_what_it_has_when_the_work_fails(tmp_path):
     assert store.has(keys([1])).all()
 
 
-def test_a_failing_disk_is_told_to_the_one_who_adds(tmp_path, monkeypatch):
+def test_a_failing_disk_is_told_between_steps(tmp_path, monkeypatch):
     store = CompletionStore(tmp_path)
     row = keys([1]).to_pylist()[0]
 
@@ -250,6 +306,7 @@ def test_a_failing_disk_is_told_to_the_one_who_adds(tmp_path, monkeypatch):
         with AnswerWriter(store, run="a", model="m", every_s=0.01) as writer:
             for _ in range(1000):
                 writer.add(row["key"], row["prompt"], Completion(1, 0, (1,), (-1.0,), "length"))
+                writer.between_steps(list)
                 threading.Event().wait(0.01)
 
     with pytest.raises(OSError, match="No space"):

@@ -38,6 +38,8 @@ class Answer:
         self._stopper = request.stopper() if request.stopper else None
         self._constraint = request.constraint() if request.constraint else None
         self._digest = prompt_digest(request.token_ids)
+        if request.begun is not None:
+            self._take_up(request.begun)
 
     def draw(self) -> Draw:
         """What the sampler needs for the next token."""
@@ -67,15 +69,21 @@ class Answer:
         elif self._constraint:
             self._constraint.accept(token)
 
+    def _take_up(self, begun: Completion) -> None:
+        """Go on from what an earlier process drew; stopper and constraint see every token again."""
+        top = begun.top_logprobs or ((),) * len(begun.token_ids)
+        for token, logprob, others in zip(begun.token_ids, begun.token_logprobs, top):
+            self.push(Choice(token, logprob, others))
+
     def fail(self, error: str) -> None:
         """End with an error instead of an answer."""
         self.finish_reason, self.error = "error", error
         self.token_ids, self._logprobs, self._top = [], [], []
 
     def completion(self, first_token_s: float | None = None, total_s: float | None = None) -> Completion:
-        """The finished answer."""
-        assert self.finish_reason is not None
+        """The answer so far."""
         top = tuple(self._top) if self.request.sampling.logprobs and self.error is None else None
         return Completion(
-            self.request.id, self.request.sample, tuple(self.token_ids), tuple(self._logprobs), self.finish_reason,
+            self.request.id, self.request.sample, tuple(self.token_ids), tuple(self._logprobs),
+            self.finish_reason or "unfinished",
             self.finish_detail, top, self.error, first_token_s, total_s)  # fmt: skip

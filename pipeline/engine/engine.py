@@ -94,6 +94,14 @@ class Engine:
         self._stats.max_running_rows = self._scheduler.max_running_rows
         return self._stats.as_dict()
 
+    def under_way(self) -> list[Completion]:
+        """Unfinished answers with what is drawn of them so far; a Request may go on from one (`begun`)."""
+        return [row.answer.completion() for row in self._rows.values() if row.answer.token_ids]
+
+    def forget_prompts(self) -> None:
+        """Between calls of `generate`: heads of earlier prompts are computed anew where they come again."""
+        self._pages.forget_cached()
+
     @torch.inference_mode()
     def generate(self, requests: Iterable[Request], stop: Callable[[], bool] | None = None) -> Iterator[Completion]:
         """Answer every request exactly once, in order of completion. Requests are taken as rows finish.
@@ -134,8 +142,8 @@ class Engine:
                 self._stats.failed_rows += 1
                 refused.append(Completion(request.id, request.sample, (), (), "error", error=error))
                 continue
-            sequence = Sequence(request, list(request.token_ids))
             answer = Answer(request, self._stop_ids, self._decoder.config.max_model_len)
+            sequence = Sequence(request, [*request.token_ids, *answer.token_ids])
             self._rows[sequence] = _Row(sequence, answer, time.perf_counter())
             taken.append(sequence)
         return taken, refused, True

@@ -95,6 +95,13 @@ class PageAllocator:
             else:
                 self._free.append(page)
 
+    def forget_cached(self) -> None:
+        """Pages that nobody holds are free, and what they hold is not indexed any more."""
+        for page in self._cached:
+            self._forget(page)
+        self._free += self._cached
+        self._cached.clear()
+
     def match(self, tokens: Sequence[int], limit: int) -> PrefixMatch:
         """The longest indexed head of `tokens` with at most `limit` tokens. Takes no reference."""
         parent, pages, end, pending = 0, [], 0, False

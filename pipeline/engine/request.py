@@ -51,13 +51,15 @@ class Request:
     sample: int = 0
     stopper: Callable[[], Stopper] | None = None
     constraint: Callable[[], Constraint] | None = None
+    begun: Completion | None = None  # an unfinished answer to this very request, to go on from
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished answer. token_ids hold the stop token where one ended it; token_logprobs are natural logs.
+    """One answer. token_ids hold the stop token where one ended it; token_logprobs are natural logs.
 
-    finish_reason: stop, length or error. finish_detail: the stop string, or "token N". error: "code: detail".
+    finish_reason: stop, length or error; unfinished from Engine.under_way alone. finish_detail: the stop string, or "token N".
+    error: "code: detail".
     Times are seconds since the engine took the request: first token, last token; they never reach a table of a stage.
     """
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.engine.engine import Engine
 from pipeline.engine.request import Completion, Request
 from pipeline.runners.generation import Job, make_request
 from pipeline.runners.lines import Lines
@@ -38,8 +39,13 @@ def canaries(job: Job, lines: Lines, prompts: Callable[[], Iterable[pa.Table]]) 
 def replay(job: Job, request: Request, answer: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     """Ask once more with nothing else in the engine. answer: token_ids and token_logprobs from the batch."""
     limit = min(request.sampling.max_new_tokens, max_tokens)
-    alone = next(iter(job.answerer.engine.generate([replace(request, sampling=replace(request.sampling, max_new_tokens=limit))])))
-    return compare(answer, alone)
+    return compare(answer, ask_alone(job.answerer.engine, replace(request, sampling=replace(request.sampling, max_new_tokens=limit))))
+
+
+def ask_alone(engine: Engine, request: Request) -> Completion:
+    """One answer with nothing else in the engine, its prompt computed from the first token: no page of another row is used."""
+    engine.forget_prompts()
+    return next(iter(engine.generate([request])))
 
 
 def compare(answer: dict[str, Any], alone: Completion) -> dict[str, Any]:

@@ -145,6 +145,30 @@ class CompletionStore:
         name = uuid.uuid4().hex
         return self._commit([answers], name, run=run, model=model)
 
+    def save_begun(self, run: str, answers: pa.Table) -> None:
+        """Keep a run's unfinished answers in place of those kept before; none: forget them."""
+        file = self._begun_file(run)
+        if answers.num_rows:
+            _write_whole([answers], file)
+        else:
+            file.unlink(missing_ok=True)
+
+    def begun(self, run: str) -> pa.Table:
+        """The unfinished answers of a run that was stopped (ANSWER_SCHEMA)."""
+        try:
+            return pq.read_table(self._begun_file(run), schema=ANSWER_SCHEMA, page_checksum_verification=True)
+        except FileNotFoundError:
+            pass
+        except (pa.ArrowException, OSError) as error:
+            print(f"warning: completion store: unfinished answers not readable ({error}); they begin anew", file=sys.stderr)
+        return ANSWER_SCHEMA.empty_table()
+
+    def forget_begun(self, older_than_s: float) -> None:
+        """Drop unfinished answers of all runs that were last saved so long ago."""
+        for file in (self.folder / "runs").glob("*.parquet"):
+            if file.stat().st_mtime <= time.time() - older_than_s:
+                file.unlink(missing_ok=True)
+
     def merge(self, run: str) -> None:
         """Put one run's small parts together, so that the store does not grow a file a minute."""
         mine = [part for part in self.parts() if part.run == run and part.rows < MERGED_ROWS]
@@ -197,26 +221,16 @@ class CompletionStore:
 
     def _commit(self, tables: Iterable[pa.Table], name: str, *, run: str, model: str, created_s: float | None = None) -> Part:
         file = self.folder / "parts" / f"{name}.parquet"
-        temporary = file.with_name(f".{name}.{os.getpid()}.tmp")
-        rows = tokens = 0
-        try:
-            with pq.ParquetWriter(temporary, ANSWER_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
-                for table in tables:
-                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                    rows += table.num_rows
-                    tokens += pc.sum(pc.list_value_length(table["token_ids"])).as_py() or 0
-            sync(temporary)
-            part = Part(file, rows, tokens, temporary.stat().st_size, sha256_file(temporary), run, model, created_s or time.time())
-            os.rename(temporary, file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync(file.parent)
+        rows, tokens = _write_whole(tables, file)
+        part = Part(file, rows, tokens, file.stat().st_size, sha256_file(file), run, model, created_s or time.time())
         record = {key: value for key, value in vars(part).items() if key != "file"} | {"part": file.name}
         write_json(part.record, record)
         sync(part.record.parent)
         self._checked.add(file)
         return part
+
+    def _begun_file(self, run: str) -> Path:
+        return self.folder / "runs" / f"{run}.parquet"
 
     def _merge_group(self, group: list[Part]) -> None:
         if len(group) < 2 or not all(self._sound(part) for part in group):
@@ -259,6 +273,25 @@ class CompletionStore:
             pass  # another process did it
 
 
+def _write_whole(tables: Iterable[pa.Table], file: Path) -> tuple[int, int]:
+    """Temporary name, flush, rename; returns rows and tokens."""
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp")
+    rows = tokens = 0
+    try:
+        with pq.ParquetWriter(temporary, ANSWER_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                rows += table.num_rows
+                tokens += pc.sum(pc.list_value_length(table["token_ids"])).as_py() or 0
+        sync(temporary)
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(file.parent)
+    return rows, tokens
+
+
 def _join(keys: pa.Table, files: list[Path]) -> pa.Table:
     """First place of each key: one hash join over `hi, lo`, confirmed by the whole key."""
     wanted = keys.select(["key", "hi", "lo"]).append_column("n", pa.array(np.arange(keys.num_rows)))
@@ -289,7 +322,7 @@ def _fetch(files: list[Path], found: pa.Table, temporary: Path, batch_rows: int)
 
 
 def answers_table(keys: pa.Table, completions: Iterable[Any]) -> pa.Table:
-    """Finished engine completions beside their keys (KEY_SCHEMA, same order) as ANSWER_SCHEMA."""
+    """Engine completions beside their keys (KEY_SCHEMA, same order) as ANSWER_SCHEMA."""
     done = list(completions)
     top = [None if c.top_logprobs is None else [[{"token_id": i, "logprob": p} for i, p in step] for step in c.top_logprobs] for c in done]
     columns = [

@@ -12,7 +12,7 @@ from pipeline.core.params import GenerateParams, ModelParams
 from pipeline.core.paths import Paths
 from pipeline.engine.request import Completion, Request
 from pipeline.runners.build import Answerer, build
-from pipeline.runners.canary import compare
+from pipeline.runners.canary import ask_alone, compare
 from pipeline.runners.checkpoint import with_imports
 from pipeline.runners.settings import RowError, Settings
 from pipeline.runners.trace import Life
@@ -54,7 +54,7 @@ def ask(answerer: Answerer, settings: Settings, life: Life, sample: int) -> Comp
         id=life.ordinal, token_ids=tuple(token_ids), sampling=setting.sampling, sample=sample,
         stopper=answerer.stopper(setting.stop), constraint=answerer.constraint(setting.json_schema),
     )  # fmt: skip
-    return next(iter(answerer.engine.generate([request])))
+    return ask_alone(answerer.engine, request)
 
 
 def replay_line(item: dict[str, Any], say: Callable[[float], str] = "{:.2g}".format) -> str:

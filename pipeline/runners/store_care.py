@@ -17,6 +17,7 @@ from pipeline.runners.answer_key import prompt_digest
 from pipeline.runners.completion_store import CompletionStore, Part
 
 DAY_S = 86_400.0
+FORGOTTEN_S = 30 * DAY_S  # nobody goes on from answers that were begun so long ago
 ORPHAN_S = 3_600.0  # a part without a record that is older than this was left by a crash
 
 
@@ -48,7 +49,8 @@ def orphans(store: CompletionStore) -> list[Any]:
     """Files that no record names and nobody can still be writing."""
     named = {part.file for part in store.parts()}
     old = time.time() - ORPHAN_S
-    return [file for file in (store.folder / "parts").iterdir() if file not in named and file.stat().st_mtime < old]
+    files = [*(store.folder / "parts").iterdir(), *(store.folder / "runs").glob(".*.tmp")]
+    return [file for file in files if file not in named and file.stat().st_mtime < old]
 
 
 def prune(
@@ -57,7 +59,7 @@ def prune(
 ) -> Gone:  # fmt: skip
     """Forget answers; the conditions are alternatives. prompts: digests of prompts, see prompts_of_id.
 
-    Orphans and parts set aside as damaged go too.
+    Orphans and parts set aside as damaged go too, and unfinished answers: old ones, or all where prompts are given.
     """
     parts = store.parts()
     doomed = {part for part in parts if _is_doomed(part, older_than_days, model)}
@@ -71,6 +73,7 @@ def prune(
         elif prompts:
             answers += store.count_of(part, prompts) if dry_run else store.rewrite_without(part, prompts)
     if not dry_run:
+        store.forget_begun(0.0 if prompts else FORGOTTEN_S)
         for file in [*orphans(store), *(store.folder / "commits").glob("*.damaged")]:
             file.unlink(missing_ok=True)
     return Gone(answers, len(doomed), size)
