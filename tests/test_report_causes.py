@@ -6,7 +6,7 @@ import pytest
 from pipeline.report.causes import InputNorms, cause_of, looks_cut, norms
 from pipeline.report.markdown import inert
 from pipeline.report.rows import Row
-from pipeline.report.rules import RULES, resolve
+from pipeline.report.rules import FAIL_AT, RULES, resolve
 
 ASK = "Tell me about the old harbour at low tide, please."
 BAD = {"scores": {"exact": 0.0}, "answer": "No.", "references": ["Yes"]}
@@ -82,7 +82,8 @@ def test_a_deciding_metric_speaks_alone_and_else_the_kindest():
 
 def test_copying_what_the_reference_asks_for_is_no_fault():
     assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 1.0})) is None
-    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 0.0}))
+    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 0.0})).severity >= FAIL_AT
+    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "contains": 0.0, "rouge_l": 0.45})).severity < FAIL_AT
 
 
 def test_the_unsure_span_is_where_the_dip_is():
