@@ -49,12 +49,27 @@ def test_cause_and_reason(kind, reason, given):
     "text",
     ["Translate:", "What is 2 + 2?", "请翻译", "Use `<div>` in a sentence about tags, and close it with `</div>` when you are done.",
      "```html\n<div>hello</div>\n```\nWhat does this page show to a person who opens it today?",
-     "List three colours that go well with green; one a line"],
+     "List three colours that go well with green; one a line",
+     "What does this program write to the screen when it is run?\nconst name = 'Alice';\nconsole.log(name + '!');",
+     "下列哪一项最能说明两者之间的关系，请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说他们早已和好；乙说，这两种主张之间的矛盾不可调和",
+     "下列哪一项最能说明这次活动成功的原因，请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说是资金有保障；乙说，这得益于各阶层的广泛参与",
+     "请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说人的需要不仅是生理的，乙说除此之外还是文化的、精神的，丙说这两种看法都是对的",
+     "Sum up the notes of the meeting in one sentence for those who were not there.\n---\nWe met at nine and agreed to go on.\n---"],
 )  # fmt: skip
 def test_honest_questions_are_no_damaged_data(text):
     row = Row(0, text=text, prompt=text, language="en", **BAD)
     assert cause_of(row, [RULES["low_score"](row)], InputNorms()).kind == "model"
     assert not looks_cut(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The committee met on Tuesday and agreed on the budget for the coming year, on the new roof and",
+     "The committee met on Tuesday and agreed on the budget for the coming year, on the new roof,",
+     "委员会在周二开会，" * 8 + "同意了预算和", "委员会在周二开会，" * 8 + "没有同意预算，因为"],
+)  # fmt: skip
+def test_a_text_that_ends_in_an_open_clause_looks_cut(text):
+    assert looks_cut(text)
 
 
 def test_what_is_usual_is_learned_per_language():

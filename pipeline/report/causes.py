@@ -133,8 +133,11 @@ _MARKUP = re.compile(
     r"</?(?:div|span|p|br|td|tr|table|font|li|ul|a|img|script|style|h[1-6])\b[^>]*>|&(?:nbsp|amp|lt|gt|quot|#\d+);", re.IGNORECASE
 )
 _UNFILLED = re.compile(r"\{\{[^}]*\}\}|\bundefined\b|:\s*(?:None|nan|null)\s*(?:\n|$)")
+# Not `;`, which ends code, nor 的, which ends whole phrases; 调和 and 参与 are words.
 _OPEN_END = re.compile(
-    r"[,，、(（\[【;；\-–—]\s*$|\b(?:and|or|the|of|to|a|an|with|because)\s*$|(?:的|和|与|或|因为|但是)\s*$", re.IGNORECASE
+    r"[,，、(（\[【；]\s*$|(?<![-–—])[-–—]\s*$|\b(?:and|or|the|of|to|an|with|because)\s*$"
+    r"|(?:因为|但是|以及|或者|并且|(?<![调缓饱总温柔求共谐平祥中附])和|(?<![参给赠授])与)\s*$",
+    re.IGNORECASE,
 )
 
 
