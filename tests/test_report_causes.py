@@ -72,6 +72,20 @@ def test_a_text_that_ends_in_an_open_clause_looks_cut(text):
     assert looks_cut(text)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "odd_length"),
+        ({"finish_reason": "length"}, "answer_limit"),
+        ({"scores": {"exact": 0.0, "language_match": 0.0}}, "wrong_language"),
+    ],
+)
+def test_an_odd_length_explains_only_what_nothing_else_does(given, reason):
+    row = Row(0, **{"text": ASK * 40, "prompt": ASK * 40, "language": "en", **BAD, **given})
+    findings = [found for rule in resolve("auto").values() if (found := rule(row))]
+    assert cause_of(row, findings, InputNorms({"en": (4.0, 0.2)})).reason == reason
+
+
 def test_what_is_usual_is_learned_per_language():
     rows = [(n, "zh" if n % 2 else "en", "港口" * (10 + n % 3) if n % 2 else "harbour " * (20 + n % 5), ()) for n in range(100)]
     usual = norms([*rows, (100, "en", "x", ("a",)), (101, "en", " x ", ("b",)), (102, "en", "x", ("a",))])
