@@ -171,6 +171,9 @@ class Shards:
         for file in self._files.values():
             file.close()
 
+    def file_of(self, name: str) -> Path:
+        return self.folder / self.where[name]
+
     def entry(self, name: str) -> Entry:
         return self._files[self.where[name]].entries[name]
 

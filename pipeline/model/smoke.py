@@ -50,7 +50,8 @@ def _not_finite(decoder: Decoder, place: str, module: nn.Module) -> ModelError:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             count = int((~tensor.isfinite()).sum())
-            return ModelError(f"{place}: {name} has {count} values that are not finite in {dtype}; the checkpoint is damaged, or its "
-                              "weights do not fit the type: set model.dtype to bfloat16 or float32")  # fmt: skip
+            small = " or, if its weights do not fit the type, set model.dtype to bfloat16 or float32" if dtype == "float16" else ""
+            return ModelError(f"{place}: {name} has {count} values that are not finite in {dtype}; the checkpoint is damaged: fetch it "
+                              f"again, with the sha256 its publisher names{small}")  # fmt: skip
     return ModelError(f"{place}: the result is not finite in {dtype} though its weights are: the model overflows this type; "
                       "set model.dtype to bfloat16 or float32")  # fmt: skip

@@ -48,7 +48,10 @@ def load_decoder(folder: Path, params: ModelParams | None = None, status: Path |
         decoder = empty_decoder(config, usable_vocab(folder, read_vocabulary(folder), config.vocab_size))
         with Progress("load", total=shards.bytes >> 20, unit="MiB", status=status) as progress:
             Filler(decoder, shards, pick_device(params.device), dtype, bits or config.stored_bits).fill(plan, progress)
-    smoke_run(decoder)
+    try:
+        smoke_run(decoder)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
     return decoder
 
 
@@ -74,15 +77,16 @@ def checked_plan(config: ModelConfig, shards: Shards) -> list[Piece]:
         _check_tied(shards)
         extra = []
     if extra:
-        raise ModelError(f"{shards.folder}: {len(extra)} tensors have no place in a {config.family} of this config.json, the first is "
-                         f"{extra[0]}; do the files belong together?")  # fmt: skip
+        raise ModelError(f"{shards.file_of(extra[0])}: {len(extra)} tensors have no place in a {config.family} of this config.json, the "
+                         f"first is {extra[0]}; fetch config.json and weights of one release")  # fmt: skip
     for name, (shape, types) in wanted.items():
         entry = shards.entry(name)
         if entry.shape != shape:
-            raise ModelError(f"{shards.folder}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}")
+            raise ModelError(f"{shards.file_of(name)}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}; fetch "
+                             "config.json and weights of one release")  # fmt: skip
         if entry.dtype not in types:
-            raise ModelError(f"{shards.folder}: {name} is stored as {entry.dtype}; only {', '.join(types)} is read there "
-                             "(FP8 and other packed formats are not supported)")  # fmt: skip
+            raise ModelError(f"{shards.file_of(name)}: {name} is stored as {entry.dtype}; only {', '.join(types)} is read there; use the "
+                             "bfloat16 checkpoint (FP8 and other packed formats are not supported)")  # fmt: skip
     return plan
 
 
