@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pipeline.cli.options import params_options, read_params
+from pipeline.core.errors import UsageError
 from pipeline.core.paths import Paths
 
 
@@ -18,8 +19,12 @@ from pipeline.core.paths import Paths
 @click.option("--rows", default=32, show_default=True, help="Prompts.")
 @click.option("--new-tokens", default=32, show_default=True, help="Tokens of each answer.")
 @click.option("--varied", is_flag=True, help="Answers of 4 to 4 x new-tokens instead.")
+@click.option("--workload", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path),
+              help="JSONL with text, max_new_tokens, ignore_eos instead of prompts made here.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, help="Runs in turn; the median counts.")
-@click.option("--beside", type=click.Choice(["transformers"]), help="Measure this one in the same run too.")
+@click.option("--beside", multiple=True, help="Measure this one in turn with it too; may be given again: "
+              "static (this engine, 64 rows at a time), no-cache, transformers, transformers-continuous, openvino.")  # fmt: skip
+@click.option("--openvino-model", type=click.Path(path_type=Path), help="The checkpoint as exported for OpenVINO.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def bench(
     params_file: Path | None,
@@ -27,37 +32,40 @@ def bench(
     rows: int,
     new_tokens: int,
     varied: bool,
+    file: Path | None,
     repeats: int,
-    beside: str | None,
+    beside: tuple[str, ...],
+    openvino_model: Path | None,
     as_json: bool,
 ) -> None:
-    """Tokens per second of the engine, from prompt texts to answer texts, beside the machine's ceilings.
+    """Tokens per second of the engine, from prompt texts to answer texts, beside the machine's ceilings and other engines.
 
     \b
     Example:
         python -m pipeline bench --rows 16 --new-tokens 16 --beside transformers
     """
-    from pipeline.model.config import read_config
-    from pipeline.model.device import TORCH_DTYPES, pick_device
+    from pipeline.model.device import pick_device
     from pipeline.model.source import resolve_source
-    from pipeline.runners import benchmark
+    from pipeline.model.vocabulary import stop_token_ids
+    from pipeline.runners import benchmark, contenders
 
     here = Paths(Path("."))
     params = read_params(params_file, overrides, here.root)
-    folder = resolve_source(params.model.source, here)
-    measures = list(benchmark.ours(folder, params.model))
-    if beside:
-        dtype = TORCH_DTYPES[read_config(folder).dtype or "float32"] if params.model.dtype == "auto" else TORCH_DTYPES[params.model.dtype]
-        measures += benchmark.transformers_generate(folder, dtype)
-    work = benchmark.workload(rows, new_tokens, varied)
-    results = benchmark.compare(measures, work, repeats)
+    for name in beside:
+        if name not in contenders.CONTENDERS:
+            raise UsageError(f"--beside {name}: not one of {', '.join(list(contenders.CONTENDERS)[1:])}")
+        contenders.check_installed(name, openvino_model)
+    folder = resolve_source(params.model.source, here).absolute()
+    work = contenders.read_workload(file) if file else benchmark.workload(rows, new_tokens, varied)
+    stops = tuple(token for token, _ in stop_token_ids(folder))
+    setup = contenders.Setup(folder, params.model, stops, openvino_model)
     about = {
         "machine": machine(),
         "model": params.model.source,
-        "workload": {"rows": rows, "new_tokens": new_tokens, "varied": varied},
+        "dtype": setup.dtype,
+        "workload": {"file": file.name if file else None, "rows": len(work.prompts), "new_tokens": sum(work.new_tokens)},
         "ceilings": benchmark.ceilings(pick_device(params.model.device).type),
-        "results": results,
-        "peak_rss_bytes": benchmark.peak_rss_bytes(),
+        "results": benchmark.compare([contenders.THIS, *beside], setup, work, repeats),
     }
     click.echo(json.dumps(about, indent=2) if as_json else "\n".join(lines(about)))
 
@@ -73,18 +81,18 @@ def machine() -> dict[str, Any]:
 
 def lines(about: dict[str, Any]) -> list[str]:
     """A small table for people."""
-    host, ceilings = about["machine"], about["ceilings"]
+    host, ceilings, rows = about["machine"], about["ceilings"], about["workload"]["rows"]
     first = about["results"][0]["seconds"]
     out = [
-        f"{host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {about['model']}",
+        f"{host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {about['model']}, {about['dtype']}",
         f"memory reads {ceilings['memory_read_bytes_per_s'] / 1e9:.1f} GB/s, matrices "
         f"{ceilings['float32_flop_per_s'] / 1e12:.2f} (float32), {ceilings['bfloat16_flop_per_s'] / 1e12:.2f} (bfloat16) TFLOP/s",
-        f"{'':<34}{'seconds':>9}{'tokens/s':>10}{'load s':>8}{'first token s':>15}",
+        f"{rows} rows, {about['workload']['new_tokens']} new tokens at most",
+        f"{'':<25}{'seconds':>9}{'times':>7}{'tokens/s':>10}{'load s':>8}{'peak GB':>9}{'same answers':>14}",
     ]
     for result in about["results"]:
-        token = f"{result['first_token_s']:.2f}" if "first_token_s" in result else "-"
-        times = "" if result["seconds"] == first else f"   {result['seconds'] / first:.2f} times as long"
         out.append(
-            f"{result['who']:<34}{result['seconds']:>9.2f}{result['new_tokens_per_s']:>10,.0f}{result['load_s']:>8.1f}{token:>15}{times}"
+            f"{result['who']:<25}{result['seconds']:>9.2f}{result['seconds'] / first:>7.2f}{result['new_tokens_per_s']:>10,.0f}"
+            f"{result['load_s']:>8.1f}{result['peak_rss_bytes'] / 1e9:>9.2f}{result['same_answers']:>9} of {rows}"
         )
     return out
