@@ -13,12 +13,14 @@ import random
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from engine_requests import content
 
 from pipeline.core.params import ModelParams
 from pipeline.engine.engine import Engine, EngineSettings
 from pipeline.engine.request import Request, Sampling
+from pipeline.model.linear import Linear
 from pipeline.model.weights import load_decoder
 from pipeline.runners.benchmark import workload
 from pipeline.text.tokenizer import Tokenizer
@@ -34,6 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "no prefix reuse": {"reuse_prefixes": False},
     "preemption (cache of 6,000 tokens)": {"kv_tokens": 6000, "page_size": 16},
     "shuffled, a third of the rows removed": {"shuffled": True},
+    "plain matrix products, whose bits see the company": {"packed": False},
 }
 
 
@@ -54,17 +57,22 @@ def main() -> None:
     print(f"{decoder.dtype}, {len(requests)} rows\n\n| way | rows equal | seconds | slots filled | preemptions |\n|---|---|---|---|---|")
     expected: dict[int, Any] = {}
     for name, way in WAYS.items():
+        if way.get("packed") is False:
+            decoder = load_decoder(options.model, ModelParams(dtype=options.dtype))  # the packed one has given its weights away
         found, line = run(decoder, requests, **way)
         expected = expected or found
         equal = sum(found[row] == expected[row] for row in found)
         print(f"| {name} | {equal} of {len(found)} | {line}", flush=True)
 
 
-def run(decoder: Any, requests: list[Request], kv_tokens: int | None = None, shuffled: bool = False, **settings: Any) -> Any:
+def run(
+    decoder: Any, requests: list[Request], kv_tokens: int | None = None, shuffled: bool = False, packed: bool = True, **settings: Any
+) -> tuple[dict[int, Any], str]:
     """Answers by row, and the rest of the table's line."""
     config = decoder.config
     slot = 2 * config.layers * config.kv_heads * config.head_dim * decoder.dtype.itemsize
-    engine = Engine(decoder, EngineSettings(kv_bytes=kv_tokens * slot if kv_tokens else None, **settings))
+    with patch.object(Linear, "pack", Linear.pack if packed else lambda self: self.kernel):
+        engine = Engine(decoder, EngineSettings(kv_bytes=kv_tokens * slot if kv_tokens else None, **settings))
     if shuffled:
         requests = random.Random(0).sample(requests, len(requests) * 2 // 3)
     start = time.perf_counter()

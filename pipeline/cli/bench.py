@@ -76,23 +76,27 @@ def machine() -> dict[str, Any]:
 
     from pipeline.runners.run_record import host
 
-    return host() | {"threads": torch.get_num_threads(), "day": time.strftime("%Y-%m-%d")}
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return host() | {"card": card, "threads": torch.get_num_threads(), "day": time.strftime("%Y-%m-%d")}
 
 
 def lines(about: dict[str, Any]) -> list[str]:
-    """A small table for people."""
+    """A Markdown table that people can read as it is."""
     host, ceilings, rows = about["machine"], about["ceilings"], about["workload"]["rows"]
-    first = about["results"][0]["seconds"]
+    first, made_for = about["results"][0]["seconds"], f"{about['model']}, {about['dtype']}"
     out = [
-        f"{host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {about['model']}, {about['dtype']}",
+        f"{host['card'] or host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {made_for}",
         f"memory reads {ceilings['memory_read_bytes_per_s'] / 1e9:.1f} GB/s, matrices "
         f"{ceilings['float32_flop_per_s'] / 1e12:.2f} (float32), {ceilings['bfloat16_flop_per_s'] / 1e12:.2f} (bfloat16) TFLOP/s",
         f"{rows} rows, {about['workload']['new_tokens']} new tokens at most",
-        f"{'':<25}{'seconds':>9}{'times':>7}{'tokens/s':>10}{'load s':>8}{'peak GB':>9}{'same answers':>14}",
+        "",
+        "| engine                  | seconds | times | tokens/s | load s | peak GB | same answers |",
+        "|-------------------------|--------:|------:|---------:|-------:|--------:|-------------:|",
     ]
     for result in about["results"]:
+        same = f"{result['same_answers']} of {rows}"
         out.append(
-            f"{result['who']:<25}{result['seconds']:>9.2f}{result['seconds'] / first:>7.2f}{result['new_tokens_per_s']:>10,.0f}"
-            f"{result['load_s']:>8.1f}{result['peak_rss_bytes'] / 1e9:>9.2f}{result['same_answers']:>9} of {rows}"
+            f"| {result['who']:<23} | {result['seconds']:>7.2f} | {result['seconds'] / first:>5.2f} | {result['new_tokens_per_s']:>8,.0f} "
+            f"| {result['load_s']:>6.1f} | {result['peak_rss_bytes'] / 1e9:>7.2f} | {same:>12} |"
         )
     return out

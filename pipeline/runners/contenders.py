@@ -26,7 +26,7 @@ from pipeline.engine import reference
 from pipeline.engine.engine import Engine
 from pipeline.engine.request import Completion, Request, Sampling
 from pipeline.model.config import read_config
-from pipeline.model.device import TORCH_DTYPES
+from pipeline.model.device import TORCH_DTYPES, pick_device
 from pipeline.model.weights import load_decoder
 from pipeline.text.tokenizer import Tokenizer
 
@@ -118,7 +118,8 @@ def transformers_generate(setup: Setup) -> Answer:
         found: Answers = [[] for _ in order]
         for first in range(0, len(order), PEER_BATCH_ROWS):
             rows = order[first : first + PEER_BATCH_ROWS]
-            batch = tokenizer([work.prompts[row] for row in rows], return_tensors="pt", padding=True, add_special_tokens=False)
+            texts = [work.prompts[row] for row in rows]
+            batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
             ends = {"eos_token_id": None, "pad_token_id": tokenizer.pad_token_id} if work.ignore_eos else {}
             out = model.generate(**batch, max_new_tokens=max(work.new_tokens[row] for row in rows), do_sample=False, **ends)
             answers = out[:, batch["input_ids"].shape[1] :]
@@ -156,9 +157,9 @@ def _transformers(setup: Setup) -> tuple[Any, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(setup.folder, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(setup.folder, dtype=TORCH_DTYPES[setup.dtype])
+    model: Any = AutoModelForCausalLM.from_pretrained(setup.folder, dtype=TORCH_DTYPES[setup.dtype])
     model.train(False)
-    return tokenizer, model
+    return tokenizer, model.to(pick_device(setup.params.device))
 
 
 def openvino_batching(setup: Setup) -> Answer:
