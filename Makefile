@@ -1,12 +1,13 @@
 # make run    fresh machine to results: .venv, locked packages, the default model, the bundled sample, scores and report
 # make test   fresh machine to green tests
+# make gpu MODEL=folder    on a CUDA machine: tests/gpu, then equality and speed as reports/gpu.md
 # make lint   ruff and mypy        make lock   raise the locked versions        make clean   forget .venv
 # PYTHON=python3.12 make run   chooses the interpreter (3.11 or newer).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test lint lock clean
+.PHONY: run test gpu lint lock clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -24,6 +25,12 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	@$(PY) -m pytest
+
+gpu: $(VENV)/.installed-dev
+	@$(PY) -m pytest tests/gpu -m gpu
+	@{ PYTHONPATH=.:tests $(PY) -m tests.equality $(MODEL); echo; \
+	  $(PY) -m pipeline bench --model $(MODEL) --rows 256 --new-tokens 64 --varied --beside transformers --beside transformers-continuous; \
+	} | tee reports/gpu.md
 
 lint: $(VENV)/.installed-dev
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) -m mypy

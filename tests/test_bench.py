@@ -6,9 +6,8 @@ import pytest
 from chains import pipeline, rows, write_rows
 
 from pipeline.core.errors import UsageError
-from pipeline.core.params import ModelParams
-from pipeline.runners import benchmark
-from pipeline.runners.benchmark import Workload, compare, ours, workload
+from pipeline.runners.benchmark import workload
+from pipeline.runners.contenders import read_workload
 
 
 def test_the_workload_is_the_same_for_the_same_seed_and_shares_an_instruction():
@@ -19,19 +18,53 @@ def test_the_workload_is_the_same_for_the_same_seed_and_shares_an_instruction():
     assert max(work.new_tokens) > 16 and set(workload(8, 16, varied=False).new_tokens) == {16}
 
 
-def test_bench_counts_the_tokens_it_asked_for(tiny_checkpoint, tmp_path, monkeypatch, capsys):
+def bench(tiny_checkpoint, file, *options):
+    return pipeline("bench", "--model", tiny_checkpoint, "--workload", file, "--repeats", 1, *options)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmark, "workload", lambda rows, new_tokens, varied: Workload(["a short prompt"] * rows, [new_tokens] * rows))
-    arguments = ("bench", "--model", tiny_checkpoint, "--rows", 2, "--repeats", 1, "--json", "--new-tokens")
-    assert pipeline(*arguments, 3) == 0
+    lines = [{"text": f"a short prompt {n}", "max_new_tokens": 3 + n, "ignore_eos": True} for n in range(2)]
+    file = tmp_path / "work.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def test_bench_counts_the_tokens_it_asked_for_and_compares_the_answers(tiny_checkpoint, work, capsys):
+    ways = ("static", "no-cache", "transformers")
+    assert bench(tiny_checkpoint, work, *[x for way in ways for x in ("--beside", way)], "--json", "-S", "model.dtype=float32") == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["results"][0]["new_tokens"] == 6
+    assert [result["who"] for result in told["results"]] == ["this engine", *ways]
+    assert [result["new_tokens"] for result in told["results"]] == [7] * 4
+    assert [result["same_answers"] for result in told["results"]] == [2] * 4
     assert told["ceilings"]["memory_read_bytes_per_s"] > 0
+    assert all(result["peak_rss_bytes"] > 1e8 for result in told["results"])
 
 
-def test_a_workload_that_does_not_fit_is_refused(tiny_checkpoint):
-    with pytest.raises(UsageError, match="does not fit this model"):
-        compare(list(ours(tiny_checkpoint, ModelParams())), Workload(["word " * 2000], [4]), repeats=1)
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [("vllm", "not one of static"), ("openvino", "openvino_genai is not installed"), ("transformers", "transformers is not installed")],
+)
+def test_a_peer_that_cannot_be_measured_is_named(tiny_checkpoint, work, monkeypatch, capsys, beside, words):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert bench(tiny_checkpoint, work, "--beside", beside) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_workload_that_does_not_fit_is_refused(tiny_checkpoint, work, capsys):
+    work.write_text(json.dumps({"text": "word " * 2000, "max_new_tokens": 4}), encoding="utf-8")
+    assert bench(tiny_checkpoint, work) == 2
+    assert "does not fit this model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"text": "a"}', '{"text": "a", "max_new_tokens": 1}\n{"text": "a", "max_new_tokens": 1, "ignore_eos": false}']
+)
+def test_a_damaged_workload_is_refused(tmp_path, text):
+    (tmp_path / "w.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"one line or more|a line is"):
+        read_workload(tmp_path / "w.jsonl")
 
 
 @pytest.mark.slow

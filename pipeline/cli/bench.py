@@ -13,6 +13,7 @@ import click
 
 from pipeline.cli.options import params_options, read_params
 from pipeline.cli.plan import prepare
+from pipeline.core.errors import UsageError
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 
@@ -22,9 +23,13 @@ from pipeline.core.paths import Paths
 @click.option("--rows", default=32, show_default=True, help="Prompts.")
 @click.option("--new-tokens", default=32, show_default=True, help="Tokens of each answer.")
 @click.option("--varied", is_flag=True, help="Answers of 4 to 4 x new-tokens instead.")
+@click.option("--workload", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path),
+              help="JSONL with text, max_new_tokens, ignore_eos instead of prompts made here.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, help="Runs in turn; the median counts.")
-@click.option("--beside", type=click.Choice(["transformers"]), help="Measure this one in the same run too.")
 @click.option("--precisions", is_flag=True, help="Compare float32, bfloat16, int8 and int4 on the prompts of data.inputs instead.")
+@click.option("--beside", multiple=True, help="Measure this one in turn with it too; may be given again: "
+              "static (this engine, 64 rows at a time), no-cache, transformers, transformers-continuous, openvino.")  # fmt: skip
+@click.option("--openvino-model", type=click.Path(path_type=Path), help="The checkpoint as exported for OpenVINO.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def bench(
     params_file: Path | None,
@@ -32,12 +37,14 @@ def bench(
     rows: int,
     new_tokens: int,
     varied: bool,
+    file: Path | None,
     repeats: int,
-    beside: str | None,
     precisions: bool,
+    beside: tuple[str, ...],
+    openvino_model: Path | None,
     as_json: bool,
 ) -> None:
-    """Tokens per second of the engine, from prompt texts to answer texts, beside the machine's ceilings.
+    """Tokens per second of the engine, from prompt texts to answer texts, beside the machine's ceilings and other engines.
 
     With --precisions: bytes, load, speed, perplexity and agreement with float32 for each precision of model.source.
 
@@ -46,31 +53,32 @@ def bench(
         python -m pipeline bench --rows 16 --new-tokens 16 --beside transformers
         python -m pipeline bench --precisions -S prompt.chat=false
     """
-    from pipeline.model.config import read_config
-    from pipeline.model.device import TORCH_DTYPES, pick_device
+    from pipeline.model.device import pick_device
     from pipeline.model.source import resolve_source
-    from pipeline.runners import benchmark
+    from pipeline.model.vocabulary import stop_token_ids
+    from pipeline.runners import benchmark, contenders
 
     here = Paths(Path("."))
     params = read_params(params_file, overrides, here.root)
-    folder = resolve_source(params.model.source, here)
+    for name in beside:
+        if name not in contenders.CONTENDERS:
+            raise UsageError(f"--beside {name}: not one of {', '.join(list(contenders.CONTENDERS)[1:])}")
+        contenders.check_installed(name, openvino_model)
+    folder = resolve_source(params.model.source, here).absolute()
     if precisions:
         for line in precision_lines(params, here, folder, rows, new_tokens, as_json):
             click.echo(line)
         return
-    measures = list(benchmark.ours(folder, params.model))
-    if beside:
-        dtype = TORCH_DTYPES[read_config(folder).dtype or "float32"] if params.model.dtype == "auto" else TORCH_DTYPES[params.model.dtype]
-        measures += benchmark.transformers_generate(folder, dtype)
-    work = benchmark.workload(rows, new_tokens, varied)
-    results = benchmark.compare(measures, work, repeats)
+    work = contenders.read_workload(file) if file else benchmark.workload(rows, new_tokens, varied)
+    stops = tuple(token for token, _ in stop_token_ids(folder))
+    setup = contenders.Setup(folder, params.model, stops, openvino_model)
     about = {
         "machine": machine(),
         "model": params.model.source,
-        "workload": {"rows": rows, "new_tokens": new_tokens, "varied": varied},
+        "dtype": setup.dtype,
+        "workload": {"file": file.name if file else None, "rows": len(work.prompts), "new_tokens": sum(work.new_tokens)},
         "ceilings": benchmark.ceilings(pick_device(params.model.device).type),
-        "results": results,
-        "peak_rss_bytes": benchmark.peak_rss_bytes(),
+        "results": benchmark.compare([contenders.THIS, *beside], setup, work, repeats),
     }
     click.echo(json.dumps(about, indent=2) if as_json else "\n".join(lines(about)))
 
@@ -100,7 +108,7 @@ def precision_lines(params: Params, here: Paths, folder: Path, answers: int, new
 
 
 def about_machine(host: dict[str, Any], model: str) -> str:
-    return f"{host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {model}"
+    return f"{host['card'] or host['processor']}, {host['threads']} threads, torch {host['torch']}, {host['day']}; {model}"
 
 
 def machine() -> dict[str, Any]:
@@ -109,23 +117,27 @@ def machine() -> dict[str, Any]:
 
     from pipeline.runners.run_record import host
 
-    return host() | {"threads": torch.get_num_threads(), "day": time.strftime("%Y-%m-%d")}
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return host() | {"card": card, "threads": torch.get_num_threads(), "day": time.strftime("%Y-%m-%d")}
 
 
 def lines(about: dict[str, Any]) -> list[str]:
-    """A small table for people."""
-    host, ceilings = about["machine"], about["ceilings"]
+    """A Markdown table that people can read as it is."""
+    host, ceilings, rows = about["machine"], about["ceilings"], about["workload"]["rows"]
     first = about["results"][0]["seconds"]
     out = [
-        about_machine(host, about["model"]),
+        about_machine(host, f"{about['model']}, {about['dtype']}"),
         f"memory reads {ceilings['memory_read_bytes_per_s'] / 1e9:.1f} GB/s, matrices "
         f"{ceilings['float32_flop_per_s'] / 1e12:.2f} (float32), {ceilings['bfloat16_flop_per_s'] / 1e12:.2f} (bfloat16) TFLOP/s",
-        f"{'':<34}{'seconds':>9}{'tokens/s':>10}{'load s':>8}{'first token s':>15}",
+        f"{rows} rows, {about['workload']['new_tokens']} new tokens at most",
+        "",
+        "| engine                  | seconds | times | tokens/s | load s | peak GB | same answers |",
+        "|-------------------------|--------:|------:|---------:|-------:|--------:|-------------:|",
     ]
     for result in about["results"]:
-        token = f"{result['first_token_s']:.2f}" if "first_token_s" in result else "-"
-        times = "" if result["seconds"] == first else f"   {result['seconds'] / first:.2f} times as long"
+        same = f"{result['same_answers']} of {rows}"
         out.append(
-            f"{result['who']:<34}{result['seconds']:>9.2f}{result['new_tokens_per_s']:>10,.0f}{result['load_s']:>8.1f}{token:>15}{times}"
+            f"| {result['who']:<23} | {result['seconds']:>7.2f} | {result['seconds'] / first:>5.2f} | {result['new_tokens_per_s']:>8,.0f} "
+            f"| {result['load_s']:>6.1f} | {result['peak_rss_bytes'] / 1e9:>7.2f} | {same:>12} |"
         )
     return out

@@ -74,7 +74,7 @@ class Engine:
 
     def __init__(self, decoder: Model, settings: EngineSettings | None = None, stop_ids: Iterable[int] = ()) -> None:
         self.settings = settings or EngineSettings()
-        self._decoder, self._stop_ids = decoder, frozenset(stop_ids)
+        self.decoder, self._stop_ids = decoder, frozenset(stop_ids)
         config = decoder.config
         self._rows_limit = self.settings.max_running_rows or AUTO_RUNNING_ROWS
         shape = CacheShape(config.layers, config.kv_heads, config.head_dim, self._page_count(), self.settings.page_size)
@@ -137,12 +137,12 @@ class Engine:
             request = next(source, None)
             if request is None:
                 return taken, refused, False
-            error = refusal(request, self._decoder.config.vocab_size, self._decoder.config.max_model_len) or self._too_large(request)
+            error = refusal(request, self.decoder.config.vocab_size, self.decoder.config.max_model_len) or self._too_large(request)
             if error:
                 self._stats.failed_rows += 1
                 refused.append(Completion(request.id, request.sample, (), (), "error", error=error))
                 continue
-            answer = Answer(request, self._stop_ids, self._decoder.config.max_model_len)
+            answer = Answer(request, self._stop_ids, self.decoder.config.max_model_len)
             sequence = Sequence(request, [*request.token_ids, *answer.token_ids])
             self._rows[sequence] = _Row(sequence, answer, time.perf_counter())
             taken.append(sequence)
@@ -155,10 +155,10 @@ class Engine:
         if not plan.chunks:
             return [], False
         try:
-            batch = build_batch(plan, self.settings.page_size, self._decoder.device)
+            batch = build_batch(plan, self.settings.page_size, self.decoder.device)
             computing = time.perf_counter()
             logits = self._forward(plan, batch)
-            choices = choose(logits, [self._rows[c.sequence].answer.draw() for c in batch.sampled], self._decoder.usable_vocab)
+            choices = choose(logits, [self._rows[c.sequence].answer.draw() for c in batch.sampled], self.decoder.usable_vocab)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -178,7 +178,7 @@ class Engine:
         for source, target, tokens in plan.copies:
             self._attention.copy(source, target, tokens)
         self._attention.begin(batch.ragged)
-        return self._decoder(batch.token_ids, batch.positions, self._attention, batch.logits_at)
+        return self.decoder(batch.token_ids, batch.positions, self._attention, batch.logits_at)
 
     def _push(self, row: _Row, choice: Any) -> bool:
         """Give a row its next token; True when that ended it."""
@@ -215,7 +215,7 @@ class Engine:
         return [row.answer.completion()]
 
     def _too_large(self, request: Request) -> str | None:
-        tokens = min(len(request.token_ids) + request.sampling.max_new_tokens, self._decoder.config.max_model_len)
+        tokens = min(len(request.token_ids) + request.sampling.max_new_tokens, self.decoder.config.max_model_len)
         room = self._pages.num_pages * self._pages.page_size
         if self._scheduler.pages_for(tokens) <= self._pages.num_pages:
             return None
@@ -223,8 +223,8 @@ class Engine:
                 "raise it or lower generate.max_new_tokens")  # fmt: skip
 
     def _page_count(self) -> int:
-        config, size = self._decoder.config, self.settings.page_size
-        slot_bytes = 2 * config.layers * config.kv_heads * config.head_dim * self._decoder.dtype.itemsize
+        config, size = self.decoder.config, self.settings.page_size
+        slot_bytes = 2 * config.layers * config.kv_heads * config.head_dim * self.decoder.dtype.itemsize
         if self.settings.kv_bytes is not None:
             return max(1, self.settings.kv_bytes // (slot_bytes * size))
         whole_row = -(-config.max_model_len // size)

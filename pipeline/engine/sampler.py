@@ -61,12 +61,13 @@ def choose(logits: Tensor, draws: Sequence[Draw], usable_vocab: int) -> list[Cho
     """logits [M or more, V], row i for draws[i]; ids from usable_vocab on are never drawn."""
     logits = logits[: len(draws), :usable_vocab]
     model = summarise(logits)
-    tokens, totals = list(model.ids), [model.logsumexp(row) for row in range(len(draws))]
+    tokens, chosen, totals = list(model.ids), list(model.best), [model.logsumexp(row) for row in range(len(draws))]
     asked = [row for row, draw in enumerate(draws) if math.isfinite(totals[row]) and not _is_plain_greedy(draw)]
-    for row, token in zip(asked, draw_tokens(logits[asked], [draws[row] for row in asked])):
-        tokens[row] = token
-    wanted = torch.tensor(tokens, device=logits.device).clamp(max=usable_vocab - 1)  # a row of NaN has no likeliest token
-    chosen = logits.gather(1, wanted[:, None])[:, 0].tolist()
+    if asked:
+        rows = logits[asked].cpu()
+        drawn = draw_tokens(rows, [draws[row] for row in asked])
+        for row, token, logit in zip(asked, drawn, rows[range(len(drawn)), drawn].tolist()):
+            tokens[row], chosen[row] = token, logit
     return [
         Choice(tokens[row], chosen[row] - total, _top(logits[row], model.peaks[row], total, draw.sampling.logprobs))
         if math.isfinite(total) else Choice(None)
@@ -75,10 +76,8 @@ def choose(logits: Tensor, draws: Sequence[Draw], usable_vocab: int) -> list[Cho
 
 
 def draw_tokens(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-    """One token for each row of logits [M, V], all finite or -inf: penalties, constraint, temperature, filters, draw."""
-    if not draws:
-        return []
-    scores = logits.cpu()
+    """One token for each row of logits [M, V] on CPU, finite or -inf: penalties, constraint, temperature, filters, draw."""
+    scores = logits
     if any(_changes_scores(draw) for draw in draws):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
         for row, draw in zip(scores.numpy(), draws):

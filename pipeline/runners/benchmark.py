@@ -1,4 +1,4 @@
-"""How fast the engine is on this machine, beside what the machine can do and, if asked, beside Hugging Face `generate`.
+"""How fast the engine is on this machine, beside what the machine can do and, if asked, beside other engines.
 
 The prompts are made here from a seed: lengths vary about twentyfold and half of them share an instruction. The clock runs from
 prompt texts to answer texts; loading and a warm-up are told apart from it.
@@ -7,23 +7,14 @@ prompt texts to answer texts; loading and a warm-up are told apart from it.
 from __future__ import annotations
 
 import random
-import resource
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.core.errors import UsageError
-from pipeline.core.params import ModelParams
-from pipeline.engine.engine import Engine
-from pipeline.engine.request import Request, Sampling
-from pipeline.model.weights import load_decoder
-from pipeline.text.tokenizer import Tokenizer
+from pipeline.runners.contenders import Contender, Setup, Workload
 
 INSTRUCTION = (
     "You are a careful assistant. Read the notes below and answer in plain words. Keep to what the notes say, name the place and "
@@ -39,15 +30,6 @@ NOTES = (
     "water was turned off at noon",
     "the garden gate stays open",
 )
-PEER_BATCH_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Prompt texts and how many tokens each answer has; the end token is ignored, so that all do the same work."""
-
-    prompts: list[str]
-    new_tokens: list[int]
 
 
 def workload(rows: int, new_tokens: int, varied: bool, seed: int = 0) -> Workload:
@@ -61,79 +43,26 @@ def workload(rows: int, new_tokens: int, varied: bool, seed: int = 0) -> Workloa
     return Workload(prompts, targets)
 
 
-def ours(folder: Path, params: ModelParams) -> Iterator[Callable[[Workload], dict[str, Any]]]:
-    """Load once, then time workloads: yields one function that may be called again."""
-    start = time.perf_counter()
-    tokenizer, decoder = Tokenizer.load(folder), load_decoder(folder, params)
-    engine = Engine(decoder)
-    loaded = time.perf_counter() - start
+def compare(names: Sequence[str], setup: Setup, work: Workload, repeats: int) -> list[dict[str, Any]]:
+    """Runs in turn, after a short warm-up of each, every contender in its own process; the run of median seconds of each.
 
-    def measure(work: Workload) -> dict[str, Any]:
-        before, start = engine.stats(), time.perf_counter()
-        ids = tokenizer.encode_batch(work.prompts)
-        requests = [
-            Request(number, tuple(prompt), Sampling(max_new_tokens=count, ignore_eos=True))
-            for number, (prompt, count) in enumerate(zip(ids, work.new_tokens))
-        ]
-        done = list(engine.generate(requests))
-        texts = [tokenizer.decode(list(completion.token_ids)) for completion in done]
-        seconds = time.perf_counter() - start
-        after = engine.stats()
-        made = sum(len(completion.token_ids) for completion in done)
-        failed = next((completion.error for completion in done if completion.error), None)
-        if failed or len(texts) != len(work.prompts):
-            raise UsageError(f"the workload does not fit this model ({failed}); fewer --new-tokens, or a model with a longer context")
-        return {
-            "who": f"this engine, {str(decoder.dtype).removeprefix('torch.')}", "seconds": seconds, "load_s": loaded,
-            "prompt_tokens": sum(map(len, ids)), "new_tokens": made, "new_tokens_per_s": made / seconds,
-            "first_token_s": statistics.median(c.first_token_s or 0.0 for c in done),
-            "prefill_s": after["prefill_s"] - before["prefill_s"], "decode_s": after["decode_s"] - before["decode_s"],
-        }  # fmt: skip
-
-    yield measure
-
-
-def transformers_generate(folder: Path, dtype: torch.dtype) -> Iterator[Callable[[Workload], dict[str, Any]]]:
-    """Hugging Face `generate` on the same prompts, sorted by length, batches of 32, left-padded. Needs transformers."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # a peer to measure, no dependency of the pipeline
-
-    start = time.perf_counter()
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    model.train(False)
-    loaded = time.perf_counter() - start
-
-    @torch.inference_mode()
-    def measure(work: Workload) -> dict[str, Any]:
-        start = time.perf_counter()
-        order = sorted(range(len(work.prompts)), key=lambda number: len(work.prompts[number]))
-        made = prompt_tokens = 0
-        for first in range(0, len(order), PEER_BATCH_ROWS):
-            rows = order[first : first + PEER_BATCH_ROWS]
-            batch = tokenizer([work.prompts[row] for row in rows], return_tensors="pt", padding=True, add_special_tokens=False)
-            longest = max(work.new_tokens[row] for row in rows)
-            out = model.generate(**batch, max_new_tokens=longest, min_new_tokens=longest, do_sample=False)
-            tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :])
-            made += sum(work.new_tokens[row] for row in rows)  # what was asked for; a batch runs to its longest row
-            prompt_tokens += int(batch["attention_mask"].sum())
-        seconds = time.perf_counter() - start
-        return {"who": f"transformers generate, {str(dtype).removeprefix('torch.')}", "seconds": seconds, "load_s": loaded,
-                "prompt_tokens": prompt_tokens, "new_tokens": made, "new_tokens_per_s": made / seconds}  # fmt: skip
-
-    yield measure
-
-
-def compare(measures: Sequence[Callable[[Workload], dict[str, Any]]], work: Workload, repeats: int) -> list[dict[str, Any]]:
-    """Medians over runs in turn, after a short warm-up of each; peak memory is the process's, all contenders together."""
-    for measure in measures:
-        measure(Workload(work.prompts[:4], [2] * len(work.prompts[:4])))
-    runs = [[measure(work) for measure in measures] for _ in range(repeats)]
-    found = []
-    for index in range(len(measures)):
+    same_answers: rows whose tokens are those of the first contender.
+    """
+    contenders: list[Contender] = []
+    try:
+        for name in names:
+            contenders.append(Contender(name, setup))
+            contenders[-1].measure(Workload(work.prompts[:4], [2] * len(work.prompts[:4])))
+        runs = [[contender.measure(work) for contender in contenders] for _ in range(repeats)]
+    finally:
+        for contender in contenders:
+            contender.close()
+    found, expected = [], runs[0][0]["tokens"]
+    for index in range(len(contenders)):
         mine = [run[index] for run in runs]
         middle = sorted(mine, key=lambda result: result["seconds"])[len(mine) // 2]
-        found.append(middle | {"runs_s": [round(result["seconds"], 3) for result in mine]})
+        same = sum(a == b for a, b in zip(expected, middle.pop("tokens")))
+        found.append(middle | {"runs_s": [round(result["seconds"], 3) for result in mine], "same_answers": same})
     return found
 
 
@@ -158,7 +87,3 @@ def _best(work: Callable[[], Any], device: str, seconds: float = 0.5) -> float:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return best
-
-
-def peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
