@@ -3,12 +3,14 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from chains import tree
-from projects import call, dvc, git, ran
+from projects import call, dvc, environment, git, ran
 
 from pipeline.core.paths import Paths
 from pipeline.runners.dvc_graph import affected_by, changed_now
@@ -61,12 +63,18 @@ def test_an_experiment_runs_from_its_param_on_and_a_red_gate_is_recorded(project
     assert verdict(project) == "green"
 
 
-def test_an_experiment_in_a_temporary_folder_shares_the_store(project):
+def test_experiments_in_temporary_folders_share_the_store_at_once(project):
     store = project / ".work/completions"
-    before = sum(1 for _ in store.rglob("*.parquet"))
-    said = dvc(project, "exp", "run", "--temp", "--name", "hot", "-S", "generate.temperature=0.9")
-    assert "hot" in said
-    assert sum(1 for _ in store.rglob("*.parquet")) > before
+    before = {file.name for file in (store / "commits").iterdir()}
+    command = [sys.executable, "-m", "dvc", "exp", "run", "--temp"]
+    both = [
+        subprocess.Popen([*command, "--name", f"hot-{n}", "-S", f"generate.temperature=0.{n}"], cwd=project, env=environment())
+        for n in (8, 9)
+    ]
+    assert [process.wait(timeout=240) for process in both] == [0, 0]
+    made = [json.loads(file.read_text()) for file in (store / "commits").iterdir() if file.name not in before]
+    assert len(made) == 2
+    assert made[0]["rows"] == made[1]["rows"] > 0
     assert git(project, "status", "--porcelain") == ""
 
 
