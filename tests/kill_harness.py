@@ -25,9 +25,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from chains import manifest, results, rows, tree, write_rows
 from checkpoints import write_tiny_llama
+from projects import environment
 
 HOUSE = Path(__file__).resolve().parents[1]
 EVERY_S = 0.3  # generate.checkpoint_every_s
+WHILE_GENERATING = 0.6  # share of the kills that wait for the first token
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Project:
 
     def start(self) -> subprocess.Popen[bytes]:
         path = f"{HOUSE / 'tests/token_log'}:{self.env.get('PYTHONPATH', HOUSE)}"
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env, "PYTHONPATH": path, "TOKEN_LOG": str(self.folder / "tokens.log")}
+        env = {**environment(), **self.env, "PYTHONPATH": path, "TOKEN_LOG": str(self.folder / "tokens.log")}
         with open(self.folder / "log.txt", "ab") as log:
             return subprocess.Popen(self.command, cwd=self.folder, env=env, stdout=log, stderr=log, start_new_session=True)
 
@@ -112,18 +114,25 @@ def full_params(changes: dict[str, dict[str, str]], generate: str) -> str:
     return json.dumps(data, indent=1)
 
 
-def disturb(project: Project, kills: int, seed: int, length_s: float) -> Outcome:
-    """Kill the process group `kills` times, each at a random moment of a run's length; notes where they landed and what they cost."""
+def disturb(project: Project, kills: int, seed: int, length_s: float, generating_s: float) -> Outcome:
+    """Kill the process group `kills` times, each at a random moment; notes where they landed and what they cost.
+
+    length_s, generating_s: how long a whole run took, and generation in it.
+    """
     rnd = random.Random(seed)
     outcome = Outcome(kills, {}, [], [], False, False, 0, 0)
     done = 0
     while done < kills:
         before, drawn_before, held_before = len(starts(project.root)), len(drawn(project)), sum(held(project.root).values())
-        process, started = project.start(), time.monotonic()
+        process = project.start()
         try:
-            process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
-            length_s = min(length_s, time.monotonic() - started)
-            reset(project, rnd)  # it came through: take the tables away, keep the store, so that there is work to kill
+            if rnd.random() < WHILE_GENERATING:
+                while process.poll() is None and len(drawn(project)) == drawn_before:
+                    time.sleep(0.01)
+                process.wait(timeout=rnd.uniform(0.0, 1.0) * generating_s)
+            else:
+                process.wait(timeout=rnd.uniform(0.05, 1.0) * length_s)
+            reset(project, rnd)  # it came through
             continue
         except subprocess.TimeoutExpired:
             where = next(iter(starts(project.root)[before:][-1:]), "start")
@@ -159,11 +168,11 @@ def held(root: Path) -> dict[bytes, int]:
 
 
 def reset(project: Project, rnd: random.Random) -> None:
-    """Forget a random part of the tables; never the store."""
-    if rnd.random() < 0.5:
-        shutil.rmtree(project.root / ".work/completions", ignore_errors=True)
-    for name in ("completions", "results", "scores", "validated")[rnd.randrange(4) :]:
-        shutil.rmtree(project.root / "data" / name, ignore_errors=True)
+    """Forget a random part of the tables, mostly with all answers, so that there is something to generate again."""
+    tables = ("data/completions", "data/results", "data/scores", "data/validated")
+    forgotten = (".work/completions", ".dvc/cache", *tables) if rnd.random() < 0.8 else tables[rnd.randrange(4) :]
+    for name in forgotten:
+        shutil.rmtree(project.root / name, ignore_errors=True)
     (project.root / "dvc.lock").unlink(missing_ok=True)
 
 
@@ -191,7 +200,7 @@ def run(make, checkpoint: Path, *, kills: int, row_count: int, tokens: int, ever
         started = time.monotonic()
         whole.finish()
         length_s = time.monotonic() - started
-        outcome = disturb(killed, kills, seed, length_s)
+        outcome = disturb(killed, kills, seed, length_s, float(np.ptp(drawn(whole))))
         killed.finish()
         verify = [sys.executable, "-m", "pipeline", "verify", "--root", str(killed.root)]
         outcome.verified = subprocess.run(verify, cwd=HOUSE).returncode == 0

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from chains import pipeline
+from chains import pipeline, rows, write_rows
 
 from pipeline.core.errors import UsageError
 from pipeline.runners.benchmark import workload
@@ -65,3 +65,15 @@ def test_a_damaged_workload_is_refused(tmp_path, text):
     (tmp_path / "w.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=r"one line or more|a line is"):
         read_workload(tmp_path / "w.jsonl")
+
+
+def test_precisions_are_compared_on_the_prompts_of_the_project(tiny_checkpoint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "in.jsonl", rows(6))
+    arguments = ("--model", tiny_checkpoint, "-S", "data.inputs=[in.jsonl]", "-S", "data.control=[]", "--rows", 2, "--new-tokens", 3)
+    assert pipeline("bench", "--precisions", "--json", *arguments) == 0
+    lines = {line["precision"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert list(lines) == ["float32", "bfloat16", "int8", "int4"]
+    assert lines["float32"]["kl"] < 1e-6 < lines["int8"]["kl"] < lines["int4"]["kl"]
+    assert lines["float32"]["top1"] == 1 and lines["int4"]["bytes"] < lines["int8"]["bytes"] < lines["bfloat16"]["bytes"]
+    assert lines["float32"]["perplexity"]["all"] == pytest.approx(lines["bfloat16"]["perplexity"]["all"], rel=0.05)

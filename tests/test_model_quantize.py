@@ -39,6 +39,13 @@ def test_a_rounded_weight_is_within_half_a_step(bits, columns):
     assert (back - weight).abs().max() <= step * (0.5 if bits == 8 else 0.6)  # int4 keeps scale and minimum in half precision
 
 
+@pytest.mark.parametrize("columns", [7, 40, 96])
+def test_int4_is_unpacked_to_the_nearest_bfloat16(columns):
+    weight = matrix(33, columns) * 10.0 ** torch.arange(-16, 17)[:, None].clamp(-3, 3)
+    parts = quantize(weight, 4)
+    assert torch.equal(dequantize(parts, columns, torch.bfloat16), dequantize(parts, columns, torch.float32).bfloat16())
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_rows_of_zeros_and_constant_rows_survive(bits):
     weight = torch.stack((torch.zeros(64), torch.full((64,), -3.0), torch.linspace(-1, 1, 64)))
@@ -54,7 +61,7 @@ def test_rows_may_be_stacked_before_or_after_rounding(bits):
     whole = quantize(weight, bits)
     assert all(torch.equal(torch.cat([parts[suffix] for parts in apart]), whole[suffix]) for suffix in whole)
     places = {suffix: torch.empty_like(part) for suffix, part in whole.items()}
-    round_into(places, weight, bits)
+    round_into(places, iter([(0, weight[:7]), (7, weight[7:])]), bits)
     assert all(torch.equal(places[suffix], whole[suffix]) for suffix in whole)
 
 

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from chains import run_chain
 from openai.types.chat import ChatCompletion
 
 from pipeline.tables.openai_batch import BatchAnswer, Choice, TokenLogprob, write_openai_batch
@@ -48,3 +49,48 @@ def test_ids_differ_between_rows_and_never_between_runs(tmp_path, written):
     assert len(set(ids)) == 3
     write_openai_batch(tmp_path / "again", ANSWERS)
     assert (tmp_path / "again/output.jsonl").read_bytes() == (tmp_path / "openai/output.jsonl").read_bytes()
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}
+BODIES = [
+    {"max_completion_tokens": 5},
+    {"max_tokens": 4, "n": 3, "temperature": 1.0, "seed": 7},
+    {"temperature": 0.8, "top_p": 0.9, "seed": 1, "logprobs": True, "top_logprobs": 2},
+    {"stop": ["a", "e"]},
+    {"max_tokens": 40, "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}},
+    {"tools": [{"type": "function"}]},
+]
+
+
+def test_a_job_of_fifty_rows_comes_back_as_the_service_would_answer_it(tmp_path, tiny_checkpoint):
+    lines = []
+    for number in range(50):
+        body = {"model": "any", "messages": [{"role": "user", "content": f"Say {number}"}], **BODIES[number % len(BODIES)]}
+        lines.append({"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    file = tmp_path / "job.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, "data.format=openai-batch", "data.control=[]") == 0
+
+    output, errors = (
+        [json.loads(line) for line in (tmp_path / f"out/data/results/openai/{name}.jsonl").read_text("utf-8").splitlines()]
+        for name in ("output", "errors")
+    )
+    refused = [f"c{number}" for number in range(50) if "tools" in BODIES[number % len(BODIES)]]
+    assert [line["custom_id"] for line in errors] == refused
+    assert {(line["error"]["code"], line["error"]["message"]) for line in errors} == {
+        ("unsupported_parameter", "body.tools is not supported here")
+    }
+    assert [line["custom_id"] for line in output] == [line["custom_id"] for line in lines if line["custom_id"] not in refused]
+    for line in output:
+        body = BODIES[int(line["custom_id"][1:]) % len(BODIES)]
+        answer = ChatCompletion.model_validate(line["response"]["body"], strict=True)
+        assert line["response"]["status_code"] == 200
+        assert len(answer.choices) == body.get("n", 1)
+        assert answer.usage.completion_tokens <= body.get("max_tokens", body.get("max_completion_tokens", 8)) * len(answer.choices)
+        for choice in answer.choices:
+            assert not [word for word in body.get("stop", ()) if word in choice.message.content]
+            assert (choice.logprobs is not None) == ("logprobs" in body)
+            if choice.logprobs:
+                assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+            if "response_format" in body:
+                assert json.loads(choice.message.content) in ({"a": "x"}, {"a": "y"})

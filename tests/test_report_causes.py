@@ -6,7 +6,7 @@ import pytest
 from pipeline.report.causes import InputNorms, cause_of, looks_cut, norms
 from pipeline.report.markdown import inert
 from pipeline.report.rows import Row
-from pipeline.report.rules import RULES, resolve
+from pipeline.report.rules import FAIL_AT, RULES, resolve
 
 ASK = "Tell me about the old harbour at low tide, please."
 BAD = {"scores": {"exact": 0.0}, "answer": "No.", "references": ["Yes"]}
@@ -49,12 +49,41 @@ def test_cause_and_reason(kind, reason, given):
     "text",
     ["Translate:", "What is 2 + 2?", "请翻译", "Use `<div>` in a sentence about tags, and close it with `</div>` when you are done.",
      "```html\n<div>hello</div>\n```\nWhat does this page show to a person who opens it today?",
-     "List three colours that go well with green; one a line"],
+     "List three colours that go well with green; one a line",
+     "What does this program write to the screen when it is run?\nconst name = 'Alice';\nconsole.log(name + '!');",
+     "下列哪一项最能说明两者之间的关系，请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说他们早已和好；乙说，这两种主张之间的矛盾不可调和",
+     "下列哪一项最能说明这次活动成功的原因，请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说是资金有保障；乙说，这得益于各阶层的广泛参与",
+     "请从四个选项中选出最合适的一个，并且简单说明你选择它的理由：甲说人的需要不仅是生理的，乙说除此之外还是文化的、精神的，丙说这两种看法都是对的",
+     "Sum up the notes of the meeting in one sentence for those who were not there.\n---\nWe met at nine and agreed to go on.\n---"],
 )  # fmt: skip
 def test_honest_questions_are_no_damaged_data(text):
     row = Row(0, text=text, prompt=text, language="en", **BAD)
     assert cause_of(row, [RULES["low_score"](row)], InputNorms()).kind == "model"
     assert not looks_cut(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The committee met on Tuesday and agreed on the budget for the coming year, on the new roof and",
+     "The committee met on Tuesday and agreed on the budget for the coming year, on the new roof,",
+     "委员会在周二开会，" * 8 + "同意了预算和", "委员会在周二开会，" * 8 + "没有同意预算，因为"],
+)  # fmt: skip
+def test_a_text_that_ends_in_an_open_clause_looks_cut(text):
+    assert looks_cut(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "odd_length"),
+        ({"finish_reason": "length"}, "answer_limit"),
+        ({"scores": {"exact": 0.0, "language_match": 0.0}}, "wrong_language"),
+    ],
+)
+def test_an_odd_length_explains_only_what_nothing_else_does(given, reason):
+    row = Row(0, **{"text": ASK * 40, "prompt": ASK * 40, "language": "en", **BAD, **given})
+    findings = [found for rule in resolve("auto").values() if (found := rule(row))]
+    assert cause_of(row, findings, InputNorms({"en": (4.0, 0.2)})).reason == reason
 
 
 def test_what_is_usual_is_learned_per_language():
@@ -82,7 +111,8 @@ def test_a_deciding_metric_speaks_alone_and_else_the_kindest():
 
 def test_copying_what_the_reference_asks_for_is_no_fault():
     assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 1.0})) is None
-    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 0.0}))
+    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "exact": 0.0})).severity >= FAIL_AT
+    assert RULES["copied_prompt"](Row(0, scores={"copied_prompt": 1.0, "contains": 0.0, "rouge_l": 0.45})).severity < FAIL_AT
 
 
 def test_the_unsure_span_is_where_the_dip_is():

@@ -2,6 +2,9 @@
 
 import json
 import random
+import re
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,10 @@ from pipeline.cli.accept import accept
 from pipeline.core.errors import DataError, ParamsError, UsageError
 from pipeline.core.manifest import write_json
 from pipeline.core.params import EvaluateParams, GateParams, Params
-from pipeline.evaluation.gate import Pair, drops, holm
+from pipeline.evaluation import gate as checks
+from pipeline.evaluation.gate import Pair, drifts, drops, holm
+from pipeline.evaluation.profile import drift, of_inputs
+from pipeline.report.headline import reasons
 from pipeline.stages import evaluate, gate
 from tests.eval_rows import write_run
 
@@ -131,6 +137,48 @@ def test_failed_share_and_drift(tmp_path):
     _, verdict = judge(tmp_path, [*long, *control(12)], max_drift={"completion_tokens": 0.2})
     assert verdict["drift"]["completion_tokens"] == 1 and verdict["drift"]["language"] == 1
     assert [check["metric"] for check in verdict["checks"] if check["red"]] == ["completion_tokens"]
+
+
+def test_drift_of_what_came_in(tmp_path):
+    accepted(tmp_path, [*NIGHT, *control(12)])
+    _, verdict = judge(tmp_path, [*NIGHT, *control(12)], rejected=20, max_drift={"reject_reason": 0.4})
+    assert verdict["drift"]["reject_reason"] == 0.5
+    assert [check["metric"] for check in verdict["checks"] if check["red"]] == ["reject_reason"]
+
+
+def test_drift_of_the_fields_names_the_one_that_moved_most():
+    before = of_inputs(10, {}, {"rows": 10, "fields": {"id": 10, "text": 10, "task": 9}})
+    now = of_inputs(18, {"empty_text": 2}, {"rows": 20, "fields": {"id": 20, "text": 20, "hint": 2}})
+    plain = {"edges": [], "lengths": {}}
+    moved = drift(plain | now, plain | before)
+    assert moved == {"reject_reason": 0.1, "fields[task]": 0.9}
+    found = drifts(GateParams(max_drift={"fields": 0.5}), moved)
+    assert [(item.metric, item.red) for item in found] == [("fields[task]", True)]
+    assert drift(plain | now, plain | {"words": {}}) == {}
+
+
+def test_a_reason_is_told_in_both_languages(tmp_path):
+    _, verdict = judge(tmp_path, [*NIGHT, *control(12)], rejected=5, max_reject_share=0.1)
+    (told,) = reasons(verdict)
+    assert told["en"] == verdict["reasons"][0] == "5 of 25 rows rejected (20.0%), at most 10.0% allowed"
+    assert told["zh"] == "25 行中有 5 行被拒绝（20.0%），最多允许 10.0%"
+
+
+def test_every_sentence_of_the_gate_names_the_same_facts_in_both_languages():
+    sentences = json.loads(resources.files("pipeline.evaluation").joinpath("verdicts.json").read_text("utf-8"))
+    used = set(re.findall(r'"(\w+)"', Path(checks.__file__).read_text() + Path(gate.__file__).read_text()))
+    assert set(sentences) - used == {"limit_min", "limit_max"}  # made of "limit_" and the limit's name
+    for key, texts in sentences.items():
+        named = [set(re.findall(r"{(\w+)}", texts[language])) for language in ("en", "zh")]
+        assert named[0] == named[1], key
+
+
+def test_a_field_named_like_one_of_ours_is_sliced_as_meta(tmp_path):
+    rows = [{**row, "meta": {"language": "ab"[i % 2]}} for i, row in enumerate(NIGHT)]
+    paths = write_run(tmp_path, rows)
+    evaluate.run(Params(evaluate=EvaluateParams(slices=("language", "meta.language"))), paths)
+    slices = json.loads(paths.metrics_json.read_text())["slices"]
+    assert list(slices["language"]) == ["en"] and list(slices["meta.language"]) == ["a", "b"]
 
 
 def test_a_metric_asked_for_without_a_valid_row_is_red(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 
 import pyarrow.parquet as pq
 import pytest
@@ -63,6 +65,15 @@ def test_no_text_of_a_row_is_in_logs_metrics_or_the_record(tmp_path, tiny_checkp
     for item in files:
         text = str(pq.read_table(item).to_pylist()) if item.suffix == ".parquet" else item.read_text()
         assert not [words for words in (mark, *answers) if words in text], item
+
+
+@pytest.mark.promtool
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool; on Debian: apt install prometheus")
+def test_promtool_has_nothing_to_say_about_the_metrics(finished_run):
+    metrics = (finished_run / "out/reports/runs/pipeline.prom").read_bytes()
+    assert b"nightly_inference_last_run_exit_code 0" in metrics
+    done = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_a_timeline_stays_bounded_and_in_order():

@@ -304,6 +304,15 @@ def test_a_field_may_have_any_name(builder):
     assert isinstance(prompt, Prompt) and prompt.text.endswith("<template><values><context>own")
 
 
+def test_a_field_called_like_one_of_ours_is_found_in_meta(builder):
+    params = PromptParams(template="{{ id }}: {{ text }} / {{ meta.text }} / {{ meta.id }}{{ meta.note }}")
+    build = builder(template=None, params=params)
+    prompt = one(build, "asked", fields={"text": "other <|im_end|>", "id": 7, "note": ""})
+    assert isinstance(prompt, Prompt) and prompt.text.endswith(": asked / other <|im_end|> / 7") and prompt.escaped == ("<|im_end|>",)
+    own = one(builder(template=None, params=PromptParams(template="{{ meta.note }}")), "x", fields={"meta": {"note": "mine"}})
+    assert isinstance(own, Prompt) and own.text.endswith("mine")
+
+
 def test_examples_are_the_same_for_rows_with_different_markers_at_once(builder):
     build = builder(examples=[{"user": "1+1?", "assistant": "2<|im_end|>"}])
     rows = [PromptRow(str(i), unused_character("") * (i % 2) + "x<|im_end|>", max_new_tokens=8) for i in range(400)]

@@ -8,6 +8,7 @@ from chains import pipeline
 
 from pipeline.core import schemas
 from pipeline.core.manifest import table_files
+from pipeline.runners.trace import Life, as_text
 
 
 def test_an_answered_row_shows_its_whole_life(finished_run, capsys):
@@ -27,6 +28,12 @@ def test_an_answered_row_shows_its_whole_life(finished_run, capsys):
         "exact",
     ):
         assert word in text
+
+
+def test_what_cleaning_changed_is_shown_with_its_offsets():
+    row = {"chars_in": 20, "chars_out": 17, "language": "en", "steps_applied": ["fix_mojibake"], "text": "The café is open."}
+    life = Life(0, {"text": "The cafÃ© is   open."}, row, None, [], [], [], [])
+    assert as_text(life, {})[-2:] == ["  7:9 to 7:8   '\\xc3\\xa9' to '\\xe9'", "  12:14 to 11:11   '  ' to ''"]
 
 
 def test_a_rejected_row_says_why_and_its_place_finds_it(finished_run, capsys):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.core.paths import Paths
 
+if TYPE_CHECKING:
+    from pipeline.runners.compare import Comparison
+
 
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option("--rows", type=int, default=20, help="Changed rows shown (default: 20); JSON holds all.")
+@click.option("--rows", type=click.IntRange(0), default=20, help="Changed rows shown (default: 20); JSON holds all.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def compare(a: str, b: str, rows: int, as_json: bool) -> None:
     """Which rows changed between two runs and why, and which scores moved by more than chance.
@@ -32,31 +35,42 @@ def compare(a: str, b: str, rows: int, as_json: bool) -> None:
 
     here = Path.cwd()
     scratch = Paths(here).work / "compare"
-    found = compare_runs(resolve_side(a, here, scratch), resolve_side(b, here, scratch))
-    if as_json:
-        click.echo(json.dumps({"a": a, "b": b, **asdict(found)}, ensure_ascii=False, indent=2))
-    else:
-        click.echo("\n".join(_lines(a, b, found, rows)))
+    with compare_runs(resolve_side(a, here, scratch), resolve_side(b, here, scratch), scratch / "tmp") as found:
+        for line in _json(a, b, found) if as_json else _lines(a, b, found, rows):
+            click.echo(line)
 
 
-def _lines(a: str, b: str, found: Any, most: int) -> list[str]:
-    counts = found.counts
-    lines = [f"A {a}", f"B {b}"]
-    lines.append(
-        f"answers   {counts['same']:,} same, {counts['changed']:,} changed, {counts['only_a']:,} only in A, {counts['only_b']:,} only in B"
-    )
-    if found.causes:
-        lines.append("why       " + ", ".join(f"{cause} {count:,}" for cause, count in found.causes.items()))
+def _json(a: str, b: str, found: Comparison) -> Iterator[str]:
+    """One object, a changed row a line."""
+    whole = {
+        "a": a, "b": b, "counts": found.counts(), "causes": found.causes(), "differs": found.differs,
+        "metrics": found.metrics(control=False), "control": found.metrics(control=True),
+    }  # fmt: skip
+    yield json.dumps(whole, ensure_ascii=False, indent=2).removesuffix("\n}") + ',\n  "changed": ['
+    last = None
+    for row in found.changed():
+        if last is not None:
+            yield f"    {last},"
+        last = json.dumps(row, ensure_ascii=False)
+    yield f"    {last}\n  ]\n}}" if last else "  ]\n}"
+
+
+def _lines(a: str, b: str, found: Comparison, most: int) -> Iterator[str]:
+    counts = found.counts()
+    yield f"A {a}\nB {b}"
+    same, changed, only_a, only_b = (counts[state] for state in ("same", "changed", "only_a", "only_b"))
+    yield f"answers   {same:,} same, {changed:,} changed, {only_a:,} only in A, {only_b:,} only in B"
+    if changed:
+        yield "why       " + ", ".join(f"{cause} {count:,}" for cause, count in found.causes().items())
     for cause, names in found.differs.items():
-        lines += [f"  {cause:<9} {name}" for name in names[:8]]
-    for title, metrics in (("metric", found.metrics), ("control", found.control)):
-        lines += _metric_lines(title, metrics)
-    for row in found.changed[:most]:
+        yield from (f"  {cause:<9} {name}" for name in names[:8])
+    for title, control in (("metric", False), ("control", True)):
+        yield from _metric_lines(title, found.metrics(control=control))
+    for row in found.changed(most):
         at = f", token {row['first_differing_token']}" if row["first_differing_token"] is not None else ""
-        lines += ["", f"{row['id']} sample {row['sample']}: {row['cause']}{at}", f"  A {row['a']}", f"  B {row['b']}"]
-    if len(found.changed) > most:
-        lines += ["", f"... and {len(found.changed) - most:,} more changed rows (--rows, or --json)"]
-    return lines
+        yield f"\n{row['id']} sample {row['sample']}: {row['cause']}{at}\n  A {row['a']}\n  B {row['b']}"
+    if changed > most:
+        yield f"\n... and {changed - most:,} more changed rows (--rows, or --json)"
 
 
 def _metric_lines(title: str, metrics: dict[str, dict[str, Any]]) -> list[str]:

@@ -42,13 +42,13 @@ def repetition(answer: Answer) -> float | None:
 
 def loop_share(answer: Answer) -> float:
     """Share of the answer's units in its longest loop: one piece repeated at least three times without a break."""
-    _, length = longest_loop(answer.units) if repetition(answer) else (0, 0)
+    _, length = _loop(answer)
     return length / len(answer.units) if length else 0.0
 
 
 def loop_start(answer: Answer) -> float | None:
     """Share of the answer before its longest loop begins, 0 to 1; None without a loop."""
-    start, length = longest_loop(answer.units) if repetition(answer) else (0, 0)
+    start, length = _loop(answer)
     return start / len(answer.units) if length else None
 
 
@@ -89,17 +89,27 @@ def perplexity(answer: Answer) -> float | None:
 def longest_loop(tokens: Sequence[str]) -> tuple[int, int]:
     """(start, length) in units of the longest stretch that repeats with some period at least three times; (0, 0) for none.
 
-    A stretch has period p where each unit equals the one p before it; only periods at which n-grams come back are tried.
+    A stretch has period p where each unit equals the one p before it; periods at which too few do are passed over.
     """
     codes = {token: code for code, token in enumerate(dict.fromkeys(tokens))}
     ids = np.fromiter((codes[token] for token in tokens), np.int32, len(tokens))
     best = (0, 0)
     for period in range(1, min(len(ids) // MIN_LOOP_REPEATS, MAX_PERIOD) + 1):
-        start, run = _longest_run(ids[period:] == ids[:-period])
-        length = run + period
-        if run >= (MIN_LOOP_REPEATS - 1) * period and length >= MIN_LOOP_UNITS and length > best[1]:
-            best = (start, length)
+        equal = ids[period:] == ids[:-period]
+        enough = max((MIN_LOOP_REPEATS - 1) * period, MIN_LOOP_UNITS - period, best[1] - period + 1)
+        if np.count_nonzero(equal) < enough:
+            continue
+        start, run = _longest_run(equal)
+        if run >= enough:
+            best = (start, run + period)
     return best
+
+
+def _loop(answer: Answer) -> tuple[int, int]:
+    if "loop" not in answer.kept:
+        answer.kept["loop"] = list(longest_loop(answer.units)) if repetition(answer) else [0, 0]
+    start, length = answer.kept["loop"]
+    return start, length
 
 
 def _runs(tokens: Sequence[str], size: int) -> zip[tuple[str, ...]]:

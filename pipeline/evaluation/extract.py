@@ -58,8 +58,11 @@ def build_extractor(spec: Any, where: str = "evaluate.extract") -> Callable[[Map
 
 
 def value_at(path: str, fields: Mapping[str, Any]) -> Any:
-    """The field of a row at a dotted path, None where it has none."""
-    found = _getter(path)(dict(fields))
+    """The field of a row at a dotted path, None where it has none.
+
+    `meta.NAME` is the row's field NAME, whatever else is called so (`meta.language`), unless the row has a field `meta`.
+    """
+    found = _getter(path if "meta" in fields else path.removeprefix("meta."))(dict(fields))
     return None if found is MISSING else found
 
 

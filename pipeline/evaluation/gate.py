@@ -1,9 +1,15 @@
-"""The gate's checks: pure functions from numbers to findings. A finding is red, or a note that only informs."""
+"""The gate's checks: pure functions from numbers to findings. A finding is red, or a note that only informs.
+
+What a finding says stands in `verdicts.json`, in English and Chinese.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -22,11 +28,13 @@ _KEY = regex.compile(r"(?P<control>control/)?(?P<metric>[a-z0-9_]+)(?:\[(?P<fiel
 
 @dataclass(frozen=True)
 class Finding:
-    """One check with its outcome. value and limit in the metric's own unit; p after correction, for drops."""
+    """One check with its outcome. key: of its sentence, which `words` fill; value and limit in the metric's own unit; p after
+    correction, for drops."""
 
     check: str
     red: bool
-    message: str
+    key: str
+    words: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     slice: str | None = None
     value: float | None = None
@@ -36,8 +44,23 @@ class Finding:
     p: float | None = None
     rows: int | None = None
 
+    @property
+    def message(self) -> str:
+        return sentence(self.key, "en", self.words)
+
     def as_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {"message": self.message} | {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def sentence(key: str, language: str, words: Mapping[str, Any]) -> str:
+    """What a finding says, in `en` or `zh`."""
+    return _sentences()[key][language].format(**words)
+
+
+@cache
+def _sentences() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads(resources.files("pipeline.evaluation").joinpath("verdicts.json").read_text("utf-8"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,12 +94,10 @@ def limits(params: GateParams, metrics: Mapping[str, Any], control_slice: Any) -
             key = parse_key(text, f"gate.{where}")
             entry = _entry(key, metrics, control_slice)
             mean = entry.get("mean") if entry else None
-            if mean is None:
-                red, message = True, f"{text} has no valid row, so its limit of {limit:g} cannot be kept"
-            else:
-                red = mean < limit if where == "min" else mean > limit
-                message = f"{text} is {mean:.4g}, {'lowest' if where == 'min' else 'highest'} good value {limit:g}"
-            found.append(Finding(where, red, message, key.metric, key.slice, mean, limit, rows=(entry or {}).get("n_valid")))
+            words = {"name": text, "limit": f"{limit:g}", "value": "–" if mean is None else f"{mean:.4g}"}
+            red = mean is None or (mean < limit if where == "min" else mean > limit)
+            said = "limit_none" if mean is None else f"limit_{where}"
+            found.append(Finding(where, red, said, words, key.metric, key.slice, mean, limit, rows=(entry or {}).get("n_valid")))
     return found
 
 
@@ -85,8 +106,7 @@ def nothing_valid(asked: Iterable[str], metrics: Mapping[str, Any]) -> list[Find
     found = []
     for name in asked:
         if not any(metrics[part].get(name, {}).get("n_valid") for part in ("metrics", "control")):
-            message = f"{name} is asked for in evaluate.metrics but no row has what it needs (a reference, an answer, an option)"
-            found.append(Finding("valid", True, message, name, rows=0))
+            found.append(Finding("valid", True, "valid", {"name": name}, name, rows=0))
     return found
 
 
@@ -101,24 +121,24 @@ def shares(params: GateParams, rows: Mapping[str, int]) -> list[Finding]:
     ):
         share = count / total if total else 0.0
         if limit is not None:
-            message = (
-                f"{count:,} of {total:,} {'rows' if name == 'rejected' else 'answers'} {name} ({share:.1%}), at most {limit:.1%} allowed"
-            )
-            found.append(Finding(name, share > limit, message, value=share, limit=limit, rows=total))
+            words = {"count": f"{count:,}", "total": f"{total:,}", "share": f"{share:.1%}", "limit": f"{limit:.1%}"}
+            found.append(Finding(name, share > limit, name, words, value=share, limit=limit, rows=total))
     return found
 
 
 def drifts(params: GateParams, measured: Mapping[str, float]) -> list[Finding]:
-    """Distance of tonight's profile from the baseline's; red only where a limit is set."""
-    unknown = sorted(set(params.max_drift) - set(measured)) if measured else []
-    found = [Finding("drift", False, f"{name}: no drift can be told, the baseline or tonight has none", name) for name in unknown]
+    """Distance of tonight's profile from the baseline's; red only where a limit is set. `fields[NAME]` has the limit of `fields`."""
+    known = {name.split("[")[0] for name in measured}
+    unknown = sorted(set(params.max_drift) - known) if measured else []
+    found = [Finding("drift", False, "drift_unknown", {"name": name}, name) for name in unknown]
     for name, distance in measured.items():
-        limit = params.max_drift.get(name)
-        message = f"{name}: {distance:.1%} of the rows moved against the baseline"
+        limit = params.max_drift.get(name.split("[")[0])
+        words = {"name": name, "share": f"{distance:.1%}"}
         if limit is not None:
-            found.append(Finding("drift", distance > limit, f"{message}, at most {limit:.1%} allowed", name, value=distance, limit=limit))
+            words["limit"] = f"{limit:.1%}"
+            found.append(Finding("drift", distance > limit, "drift_limit", words, name, value=distance, limit=limit))
         elif distance >= TOLD_DRIFT:
-            found.append(Finding("drift", False, message, name, value=distance))
+            found.append(Finding("drift", False, "drift", words, name, value=distance))
     return found
 
 
@@ -183,10 +203,11 @@ def _drop(pair: Pair, p: float, params: GateParams, seed: int) -> Finding:
     red = p <= params.significance
     name = pair.metric + (f"[{pair.slice}]" if pair.slice else "")
     if not rows:
-        return Finding("drop", False, f"control/{name}: no row in common with the baseline", pair.metric, pair.slice, rows=0)
-    message = f"control/{name} changed by {mean:+.4g} (95 % {low:+.4g} to {high:+.4g}, {rows} rows, p {p:.2g} corrected)"
-    message += f", allowed fall {pair.allowed:g}" if red or pair.allowed else ""
-    return Finding("drop", red, message, pair.metric, pair.slice, mean, pair.allowed, low, high, p, rows)
+        return Finding("drop", False, "drop_none", {"name": name}, pair.metric, pair.slice, rows=0)
+    words = {"name": name, "change": f"{mean:+.4g}", "low": f"{low:+.4g}", "high": f"{high:+.4g}", "rows": rows, "p": f"{p:.2g}"}
+    words["limit"] = f"{pair.allowed:g}"
+    key = "drop_allowed" if red or pair.allowed else "drop"
+    return Finding("drop", red, key, words, pair.metric, pair.slice, mean, pair.allowed, low, high, p, rows)
 
 
 def _entry(key: Key, metrics: Mapping[str, Any], control_slice: Any) -> dict[str, Any] | None:

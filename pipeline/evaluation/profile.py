@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,18 @@ class Profile:
         self._lengths[name] += np.bincount(np.maximum(bins, 0), minlength=len(EDGES))
 
 
+def of_inputs(accepted: int, rejected: Mapping[str, int], statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for what came in. rejected: rows by reason; statistics: those of stage validate, for the share of rows with each field."""
+    rows = statistics.get("rows") or 0
+    return {
+        "words": {"reject_reason": dict(sorted({"none": accepted, **rejected}.items()))},
+        "shares": {"fields": {name: round(count / rows, 6) for name, count in statistics.get("fields", {}).items()} if rows else {}},
+    }
+
+
 def drift(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
-    """Total variation distance between two profiles per quantity: the share of rows that moved, 0 to 1.
+    """Total variation distance between two profiles per quantity: the share of rows that moved, 0 to 1; of the fields of the rows the
+    one whose share changed most, as `fields[NAME]`.
 
     Quantities that either run lacks are left out. Bins must be the same; profiles of other bins are not comparable.
     """
@@ -57,9 +68,15 @@ def drift(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
             found[name] = _distance(np.array(counts, float), np.array(old, float))
     for name, words in now["words"].items():
         old = before["words"].get(name)
-        if old and words:
+        if old and sum(old.values()) and sum(words.values()):
             keys = sorted(set(old) | set(words))
             found[name] = _distance(*(np.array([d.get(key, 0) for key in keys], float) for d in (words, old)))
+    for name, shares in now.get("shares", {}).items():
+        old = before.get("shares", {}).get(name)
+        if old and shares:
+            moved = {key: round(abs(shares.get(key, 0) - old.get(key, 0)), 6) for key in sorted(set(old) | set(shares))}
+            most = max(moved, key=lambda key: moved[key])
+            found[f"{name}[{most}]"] = moved[most]
     return found
 
 

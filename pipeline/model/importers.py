@@ -25,7 +25,7 @@ from pipeline.model.gguf_weights import GgufFile
 from pipeline.model.layout import Piece
 from pipeline.model.safetensors_file import INDEX, SINGLE, Shards
 from pipeline.model.stored_form import GROUP, bits_of, stored_form
-from pipeline.model.weights import checked_plan, read_tensor, round_into, stored_dtype
+from pipeline.model.weights import checked_plan, read_rows, read_tensor, round_into, stored_dtype
 
 SHARD_BYTES = 2 * 1024**3
 COPIED = ("*.json", "*.safetensors", "*.jinja", "*.model", "LICENSE*", "*.txt", "README.md")
@@ -153,14 +153,13 @@ def quantize_folder(source: Path, out: Path, bits: int) -> dict[str, Any]:
 def _quantized(plan: list[Piece], shards: Shards, bits: int, progress: Progress) -> Iterator[tuple[str, Tensor]]:
     read = 0
     for piece in plan:
-        weight = read_tensor(shards, piece.source)
-        if weight.ndim == 1:
-            yield piece.source, weight
+        if len(piece.shape) == 1:
+            yield piece.source, read_tensor(shards, piece.source)
         else:
             kept = bits_of(piece.target, bits)
             form = stored_form(piece.shape[0], piece.shape[1], kept)
             parts = {suffix: torch.empty(shape, dtype=TORCH_DTYPES[kind]) for suffix, (shape, kind) in form.items()}
-            round_into(parts, weight, kept)
+            round_into(parts, read_rows(shards, piece.source), kept)
             yield from ((piece.source + suffix, part) for suffix, part in parts.items())
-        read += weight.nbytes
+        read += shards.entry(piece.source).bytes
         progress.update((read >> 20) - progress.done)

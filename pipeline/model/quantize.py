@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.model.int4_unpack import unpack_bfloat16
 from pipeline.model.int8_product import Int8Product, int8_is_fast
 from pipeline.model.linear import KERNELS
 from pipeline.model.stored_form import GROUP
+
+DEQUANTIZED_ROWS = 1024  # of a matrix at a time; a whole head in float32 may need more memory than the model in int4
 
 
 def quantize(weight: Tensor, bits: int) -> dict[str, Tensor]:
@@ -36,6 +39,8 @@ def dequantize(parts: dict[str, Tensor], columns: int, dtype: torch.dtype) -> Te
     levels, scale = parts[""], parts["_scale"]
     if "_minimum" not in parts:
         return (levels.to(torch.float32) * scale[:, None]).to(dtype)
+    if dtype == torch.bfloat16 and levels.device.type == "cpu":
+        return unpack_bfloat16(levels, scale, parts["_minimum"])[:, :columns]
     levels = torch.stack((levels & 15, levels >> 4), dim=-1).reshape(*scale.shape, GROUP)
     wide: Tensor = levels.to(torch.float32) * scale.float()[..., None] + parts["_minimum"].float()[..., None]
     return wide.flatten(1)[:, :columns].to(dtype)
@@ -83,8 +88,14 @@ class QuantizedLinear(_Quantized):
     def forward(self, x: Tensor) -> Tensor:
         if self._product is not None:
             return self._product(x, self.bias)
-        weight = dequantize(self.parts, self.in_features, x.dtype)
-        return functional.linear(x, weight, self.bias) if self.kernel == "plain" else KERNELS["blocks"](weight, self.bias)(x)
+        return torch.cat(
+            [self._some_outputs(x, slice(start, start + DEQUANTIZED_ROWS)) for start in range(0, self.out_features, DEQUANTIZED_ROWS)], -1
+        )
+
+    def _some_outputs(self, x: Tensor, rows: slice) -> Tensor:
+        weight = dequantize({suffix: part[rows] for suffix, part in self.parts.items()}, self.in_features, x.dtype)
+        bias = None if self.bias is None else self.bias[rows]
+        return functional.linear(x, weight, bias) if self.kernel == "plain" else KERNELS["blocks"](weight, bias)(x)
 
     def pack(self) -> str:
         """Choose how to multiply on this machine; returns the kernel's name. CPU only."""

@@ -55,13 +55,13 @@ class SafetensorsFile:
     def close(self) -> None:
         self._handle.close()
 
-    def read_into(self, name: str, buffer: memoryview) -> None:
-        """Fill a writable byte buffer of exactly the tensor's size."""
+    def read_into(self, name: str, buffer: memoryview, offset: int = 0) -> None:
+        """Fill a writable byte buffer with the tensor's bytes from `offset` on."""
         entry = self.entries[name]
-        assert buffer.nbytes == entry.bytes, f"{name}: {buffer.nbytes} bytes for {entry.bytes}"
+        assert offset + buffer.nbytes <= entry.bytes, f"{name}: {buffer.nbytes} bytes from {offset} of {entry.bytes}"
         done = 0
-        while done < entry.bytes:
-            count = os.preadv(self._handle.fileno(), [buffer[done:]], entry.start + done)
+        while done < buffer.nbytes:
+            count = os.preadv(self._handle.fileno(), [buffer[done:]], entry.start + offset + done)
             if count <= 0:
                 raise ModelError(f"{self.file}: ends inside tensor {name}; the file changed while it was read")
             done += count
@@ -171,11 +171,14 @@ class Shards:
         for file in self._files.values():
             file.close()
 
+    def file_of(self, name: str) -> Path:
+        return self.folder / self.where[name]
+
     def entry(self, name: str) -> Entry:
         return self._files[self.where[name]].entries[name]
 
-    def read_into(self, name: str, buffer: memoryview) -> None:
-        self._files[self.where[name]].read_into(name, buffer)
+    def read_into(self, name: str, buffer: memoryview, offset: int = 0) -> None:
+        self._files[self.where[name]].read_into(name, buffer, offset)
 
     @property
     def bytes(self) -> int:

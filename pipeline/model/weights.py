@@ -1,12 +1,13 @@
 """A checkpoint folder to a decoder that is ready: every parameter filled from the files, or a named error; never a random weight.
 
 The decoder is built without memory (torch's meta device) and filled layer by layer. Tensors of the wanted type are read from
-the file straight into their place, so that loading needs the weights' own memory and one tensor more.
+the file straight into their place, others some rows at a time, so that loading needs little more than the weights' own memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from pipeline.model.stored_form import BITS, bits_of, stored_form
 from pipeline.model.vocabulary import read_vocabulary, usable_vocab
 
 FLOATS = ("F64", "F32", "BF16", "F16")
-ROUNDED_ROWS = 4096
+BLOCK_BYTES = 1 << 20  # of a tensor that is converted while it is read
 
 
 def load_decoder(folder: Path, params: ModelParams | None = None, status: Path | None = None) -> Decoder:
@@ -47,7 +48,10 @@ def load_decoder(folder: Path, params: ModelParams | None = None, status: Path |
         decoder = empty_decoder(config, usable_vocab(folder, read_vocabulary(folder), config.vocab_size))
         with Progress("load", total=shards.bytes >> 20, unit="MiB", status=status) as progress:
             Filler(decoder, shards, pick_device(params.device), dtype, bits or config.stored_bits).fill(plan, progress)
-    smoke_run(decoder)
+    try:
+        smoke_run(decoder)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
     return decoder
 
 
@@ -73,15 +77,16 @@ def checked_plan(config: ModelConfig, shards: Shards) -> list[Piece]:
         _check_tied(shards)
         extra = []
     if extra:
-        raise ModelError(f"{shards.folder}: {len(extra)} tensors have no place in a {config.family} of this config.json, the first is "
-                         f"{extra[0]}; do the files belong together?")  # fmt: skip
+        raise ModelError(f"{shards.file_of(extra[0])}: {len(extra)} tensors have no place in a {config.family} of this config.json, the "
+                         f"first is {extra[0]}; fetch config.json and weights of one release")  # fmt: skip
     for name, (shape, types) in wanted.items():
         entry = shards.entry(name)
         if entry.shape != shape:
-            raise ModelError(f"{shards.folder}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}")
+            raise ModelError(f"{shards.file_of(name)}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}; fetch "
+                             "config.json and weights of one release")  # fmt: skip
         if entry.dtype not in types:
-            raise ModelError(f"{shards.folder}: {name} is stored as {entry.dtype}; only {', '.join(types)} is read there "
-                             "(FP8 and other packed formats are not supported)")  # fmt: skip
+            raise ModelError(f"{shards.file_of(name)}: {name} is stored as {entry.dtype}; only {', '.join(types)} is read there; use the "
+                             "bfloat16 checkpoint (FP8 and other packed formats are not supported)")  # fmt: skip
     return plan
 
 
@@ -112,6 +117,17 @@ def read_tensor(shards: Shards, name: str) -> Tensor:
     tensor = torch.empty(entry.shape, dtype=TORCH_DTYPES[entry.dtype])
     shards.read_into(name, byte_view(tensor))
     return tensor
+
+
+def read_rows(shards: Shards, name: str) -> Iterator[tuple[int, Tensor]]:
+    """One tensor as stored, in blocks of rows of about BLOCK_BYTES: (first row, block)."""
+    entry = shards.entry(name)
+    rows, row_bytes = entry.shape[0], entry.bytes // entry.shape[0]
+    step = max(1, BLOCK_BYTES // row_bytes)
+    for start in range(0, rows, step):
+        block = torch.empty(min(step, rows - start), *entry.shape[1:], dtype=TORCH_DTYPES[entry.dtype])
+        shards.read_into(name, byte_view(block), start * row_bytes)
+        yield start, block
 
 
 def stored_dtype(shards: Shards, plan: list[Piece]) -> torch.dtype:
@@ -155,14 +171,15 @@ class Filler:
         assert not unfilled, f"parameters without values: {unfilled[:3]}"
 
     def _float(self, parts: list[Piece]) -> Tensor:
-        """Straight into place where the stored type is the wanted one, else over one tensor's copy."""
+        """Straight into place where the stored type is the wanted one, else block by block."""
         values = torch.empty(_rows(parts), *parts[0].shape[1:], dtype=self.dtype)
         for piece in parts:
             place = values[piece.start : piece.start + piece.shape[0]]
             if TORCH_DTYPES[self.shards.entry(piece.source).dtype] == self.dtype:
                 self.shards.read_into(piece.source, byte_view(place))
             else:
-                place.copy_(read_tensor(self.shards, piece.source))
+                for start, block in read_rows(self.shards, piece.source):
+                    place[start : start + len(block)] = block
         return values.to(self.device)
 
     def _put_quantized(self, target: str, parts: list[Piece]) -> None:
@@ -176,7 +193,7 @@ class Filler:
                 for suffix, part in rows.items():
                     self.shards.read_into(piece.source + suffix, byte_view(part))
             else:
-                round_into(rows, read_tensor(self.shards, piece.source), bits)
+                round_into(rows, read_rows(self.shards, piece.source), bits)
         values = {suffix: value.to(self.device) for suffix, value in values.items()}
         place, _, _ = target.rpartition(".")
         if target == "embedding.weight":
@@ -201,8 +218,8 @@ def _rows(parts: list[Piece]) -> int:
     return max(piece.start + piece.shape[0] for piece in parts)
 
 
-def round_into(places: dict[str, Tensor], weight: Tensor, bits: int) -> None:
-    """Quantise a float matrix into given memory, some rows at a time: rounding needs several copies of what it rounds."""
-    for start in range(0, weight.shape[0], ROUNDED_ROWS):
-        for suffix, part in quantize(weight[start : start + ROUNDED_ROWS], bits).items():
-            places[suffix][start : start + ROUNDED_ROWS] = part
+def round_into(places: dict[str, Tensor], blocks: Iterator[tuple[int, Tensor]], bits: int) -> None:
+    """Quantise a float matrix into given memory, block by block: rounding needs several copies of what it rounds."""
+    for start, block in blocks:
+        for suffix, part in quantize(block, bits).items():
+            places[suffix][start : start + len(block)] = part

@@ -1,7 +1,7 @@
 """Why a row failed: one cause for each case, with the reason it was chosen.
 
 data: the input itself is damaged. prompt: what we ask with. model: what it cannot do. system: limits and errors.
-The first sign in this order wins: errors, the input, the prompt, the answer. A person's label overrides all of it.
+The first sign in this order wins: errors, the input, the prompt, the answer, then an odd length. A person's label overrides all of it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,7 @@ def _input(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | No
         return Cause("data", "lost_characters", {})
     if _MARKUP.search(_FENCED.sub("", row.text)):
         return Cause("data", "markup", {})
-    if looks_cut(row.text):
-        return Cause("data", "cut", {})
-    return Cause("data", "odd_length", {"chars": len(row.text)}) if usual.odd(row.language, len(row.text)) else None
+    return Cause("data", "cut", {}) if looks_cut(row.text) else None
 
 
 def _prompt(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | None:
@@ -121,20 +119,28 @@ def _answer(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | N
     for rule, reason in (("wrong_language", "wrong_language"), ("refusal", "refusal"), ("copied_prompt", "echo"), ("empty", "silence")):
         if rule in rules:
             return Cause("model", reason, {})
-    if "truncated" in rules:
-        return Cause("system", "answer_limit", rules["truncated"].values)
+    return Cause("system", "answer_limit", rules["truncated"].values) if "truncated" in rules else None
+
+
+def _hint(row: Row, rules: dict[str, Finding], usual: InputNorms) -> Cause | None:
+    """What may explain a wrong answer where nothing else does."""
+    if usual.odd(row.language, len(row.text)):
+        return Cause("data", "odd_length", {"chars": len(row.text)})
     return Cause("model", "unsure", rules["unsure"].values) if "unsure" in rules else None
 
 
-CHECKS: tuple[Check, ...] = (_turned_away, _input, _prompt, _answer)
+CHECKS: tuple[Check, ...] = (_turned_away, _input, _prompt, _answer, _hint)
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _MARKUP = re.compile(
     r"</?(?:div|span|p|br|td|tr|table|font|li|ul|a|img|script|style|h[1-6])\b[^>]*>|&(?:nbsp|amp|lt|gt|quot|#\d+);", re.IGNORECASE
 )
 _UNFILLED = re.compile(r"\{\{[^}]*\}\}|\bundefined\b|:\s*(?:None|nan|null)\s*(?:\n|$)")
+# Not `;`, which ends code, nor 的, which ends whole phrases; 调和 and 参与 are words.
 _OPEN_END = re.compile(
-    r"[,，、(（\[【;；\-–—]\s*$|\b(?:and|or|the|of|to|a|an|with|because)\s*$|(?:的|和|与|或|因为|但是)\s*$", re.IGNORECASE
+    r"[,，、(（\[【；]\s*$|(?<![-–—])[-–—]\s*$|\b(?:and|or|the|of|to|an|with|because)\s*$"
+    r"|(?:因为|但是|以及|或者|并且|(?<![调缓饱总温柔求共谐平祥中附])和|(?<![参给赠授])与)\s*$",
+    re.IGNORECASE,
 )
 
 

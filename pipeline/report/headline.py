@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pipeline.evaluation.gate import sentence
+from pipeline.report.page import visible
+
+MAX_REASON_CHARS = 500
 ORDER = (
     "exact", "contains", "numeric", "choice", "token_f1", "chrf", "bleu", "rouge_l", "json_valid", "json_fields", "instructions_all",
     "language_match", "truncated", "loop_share", "refusal", "empty", "sensitive",
@@ -23,3 +27,11 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
         return "none"
     held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
     return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
+
+
+def reasons(gate: dict[str, Any] | None) -> list[dict[str, str]]:
+    """Why the gate is red, each in `en` and `zh`; as it stands where an older gate.json has no key for it."""
+    red = [check for check in (gate or {}).get("checks", []) if check.get("red") and "key" in check]
+    told = [{language: sentence(check["key"], language, check["words"]) for language in ("en", "zh")} for check in red]
+    told = told or [dict.fromkeys(("en", "zh"), str(reason)) for reason in (gate or {}).get("reasons", [])]
+    return [{language: visible(text, MAX_REASON_CHARS) for language, text in item.items()} for item in told]

@@ -77,7 +77,7 @@ def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: d
     """What both the page and the mail say before the cases."""
     return {
         "night": night, "params": params, "show_text": params.show_text, "verdict": headline.verdict_of(gate),
-        "reasons": (gate or {}).get("reasons", []),
+        "reasons": headline.reasons(gate),
         "share": night.bad / night.answers if night.answers else None, "states": night.states,
         "compared": bool(night.states), "accepted": bool((gate or {}).get("baseline")),
         "metrics": metric_rows(metrics, gate), "causes": cause_rows(night),

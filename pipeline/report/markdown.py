@@ -25,7 +25,7 @@ def write(
         return say(key, language, **values)
 
     lines = [f"# {t('verdict.' + facts['verdict'])}", "", _lead(night, facts, t), ""]
-    lines += [f"- {inert(str(reason))}" for reason in facts["reasons"]] + [""] * bool(facts["reasons"])
+    lines += [f"- {inert(reason[language])}" for reason in facts["reasons"]] + [""] * bool(facts["reasons"])
     lines += [f"## {t('h.change')}", ""]
     lines += [
         f"{place}. **{t('cause.' + item['kind'])}**: {t('advice.' + item['reason'])} ({t('why.' + item['reason'])}: "

@@ -53,7 +53,7 @@ def write_night_page(paths: Paths, language: str = "en") -> Path:
         record["latency"] = dict(sorted(record["latency"].items(), key=lambda item: float(item[0]) if item[0].isdecimal() else 1e18))
     gate = read_json_or_empty(paths.gate_json)
     facts = {
-        "record": record, "history": history[-LISTED_NIGHTS:][::-1], "gate": gate, "trends": trends(history),
+        "record": record, "history": history[-LISTED_NIGHTS:][::-1], "reasons": headline.reasons(gate), "trends": trends(history),
         "changes": changes(history), "timelines": timelines(record),
         "report": read_json_or_empty(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],

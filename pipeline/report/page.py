@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,12 @@ def _value(value: Any, language: str) -> str:
 
 def both(key: str, **values: Any) -> Markup:
     """One sentence in both languages; the page shows the one that is switched on."""
-    parts = (Markup('<span class="{0}" lang="{1}">{2}</span>').format(code, _LANG[code], say(key, code, **values)) for code in _LANG)
-    return Markup("").join(parts)
+    return in_both({code: say(key, code, **values) for code in _LANG})
+
+
+def in_both(texts: Mapping[str, str]) -> Markup:
+    """A text that is there in both languages, escaped."""
+    return Markup("").join(Markup('<span class="{0}" lang="{1}">{2}</span>').format(code, _LANG[code], texts[code]) for code in _LANG)
 
 
 _LANG = {"en": "en", "zh": "zh-Hans"}
@@ -130,5 +135,5 @@ def _environment(lenient: bool) -> SandboxedEnvironment:
     environment.filters.update(
         number=number, percent=percent, visible=visible, pvalue=pvalue, signed=signed, duration=duration, shell=shlex.quote
     )
-    environment.globals.update(both=both, say=say, escape=escape)
+    environment.globals.update(both=both, in_both=in_both, say=say, escape=escape)
     return environment

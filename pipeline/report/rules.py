@@ -151,11 +151,16 @@ def sensitive_hit(row: Row) -> Finding | None:
 
 
 def copied_prompt(row: Row, *, min_share: float = 0.8) -> Finding | None:
-    """The answer is mostly the question again, as the metric `copied_prompt` measures it."""
+    """The answer is mostly the question again, as the metric `copied_prompt` measures it.
+
+    No fault where the right answer is in it (a span of the text that was asked about); a warning where it is only like the reference, as
+    the first sentence of a text is like its title.
+    """
     share = row.scores.get("copied_prompt", 0)
-    if share < min_share or meets_reference(row):
+    right = max(row.scores.get(name, 0.0) for name in ("exact", "contains", *DECIDING)) >= 1
+    if share < min_share or right:
         return None
-    return Finding("copied_prompt", 0.6, {"share": percent(share)})
+    return Finding("copied_prompt", 0.4 if meets_reference(row) else 0.6, {"share": percent(share)})
 
 
 def length_mismatch(row: Row, *, shorter: float = 0.2, longer: float = 8.0) -> Finding | None:

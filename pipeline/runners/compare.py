@@ -1,12 +1,15 @@
 """Two runs side by side: which rows changed and why, and whether the scores moved by more than chance.
 
-Rows are joined by id and sample. The cause of a changed answer is the first thing on its way that differs.
+Rows are joined by id and sample. The cause of a changed answer is the first thing on its way that differs. The join
+spills to disk, and changed rows are read in batches, so that memory does not grow with the rows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -21,39 +24,54 @@ CAUSES = ("data", "cleaning", "prompt", "model", "params", "numerics", "failure"
 MODEL_KEYS = ("weights_digest", "tokenizer_digest", "template_digest", "dtype", "quantization", "stop_ids")
 NUMERIC_KEYS = ("device_kind", "numerics")
 CONTEXT_CHARS = 60
+BATCH_ROWS = 4096
 
 
-@dataclass
+@dataclass(frozen=True)
 class Comparison:
-    """changed: one entry per row and sample whose answer differs. metrics: paired differences, B minus A."""
+    """What differs between two runs as a whole, `differs` by cause, and how many rows each cause changed."""
 
-    counts: dict[str, int]
-    causes: dict[str, int]
+    con: duckdb.DuckDBPyConnection
     differs: dict[str, list[str]]
-    changed: list[dict[str, Any]]
-    metrics: dict[str, dict[str, Any]]
-    control: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """Rows and samples: same, changed, only_a, only_b."""
+        found = dict(self.con.execute("SELECT state, count(*) FROM pairs GROUP BY state").fetchall())
+        return {state: found.get(state, 0) for state in ("same", "changed", "only_a", "only_b")}
+
+    def causes(self) -> dict[str, int]:
+        """Changed rows by cause, those that came up."""
+        found = dict(self.con.execute("SELECT cause, count(*) FROM pairs WHERE state = 'changed' GROUP BY cause").fetchall())
+        return {cause: found[cause] for cause in CAUSES if cause in found}
+
+    def changed(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """One entry per row and sample whose answer differs, the first `most`, by id."""
+        limit = "" if most is None else f"LIMIT {most}"
+        rows = self.con.sql(f"SELECT * FROM pairs WHERE state = 'changed' ORDER BY control, id, sample {limit}")
+        for batch in rows.to_arrow_reader(BATCH_ROWS):
+            for row in batch.to_pylist():
+                yield _explained(row)
+
+    def metrics(self, *, control: bool, draws: int = 1000, seed: int = 0) -> dict[str, dict[str, Any]]:
+        """By metric: means, difference B - A with its 95 % interval, rows higher, lower, equal; n over the rows both have."""
+        names = self.con.execute("SELECT DISTINCT metric FROM scored WHERE control = ? ORDER BY metric", [control]).fetchall()
+        query = "SELECT a, b FROM scored WHERE control = ? AND metric = ? ORDER BY a, b"
+        columns = {name: self.con.execute(query, [control, name]).fetchnumpy() for (name,) in names}
+        return {name: _paired(pair["a"], pair["b"], draws, seed) for name, pair in columns.items()}
 
 
-def compare_runs(a: Paths, b: Paths, *, draws: int = 1000, seed: int = 0) -> Comparison:
-    """Compare two roots. Raises MissingInput when one of them has no completions."""
-    facts = {side: _facts(paths) for side, paths in (("a", a), ("b", b))}
-    differs = _differing(facts["a"], facts["b"])
-    with connect() as con:
+@contextmanager
+def compare_runs(a: Paths, b: Paths, scratch: Path) -> Iterator[Comparison]:
+    """Compare two roots; what does not fit into memory spills to `scratch`. Raises MissingInput when a side has no completions."""
+    differs = _differing(_facts(a), _facts(b))
+    with connect(scratch) as con:
         for side, paths in (("a", a), ("b", b)):
             con.execute(f"CREATE SCHEMA {side}; USE {side}")
             create_views(con, paths)
         con.execute("USE main")
-        rows = _rows(con)
-        changed = [_explained(row, differs) for row in rows if row["state"] == "changed"]
-        states = Counter(row["state"] for row in rows)
-        scores = _scores(con)
-    counts = {state: states.get(state, 0) for state in ("same", "changed", "only_a", "only_b")}
-    causes = Counter(row["cause"] for row in changed)
-    return Comparison(
-        counts, {cause: causes[cause] for cause in CAUSES if causes[cause]}, differs, changed,
-        _paired([s for s in scores if not s[0]], draws, seed), _paired([s for s in scores if s[0]], draws, seed),
-    )  # fmt: skip
+        con.execute(PAIRS, _run_causes(differs))
+        con.execute(SCORED)
+        yield Comparison(con, differs)
 
 
 def _facts(paths: Paths) -> dict[str, Any]:
@@ -93,52 +111,54 @@ def _word(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:12]}...{text[-6:]}"
 
 
-ROWS = """
-WITH a AS (SELECT v.id, v.control, c.sample, v.source_file, v.source_line, coalesce(v.text, v.messages) AS read, v.overrides,
-        coalesce(k.text, k.messages) AS cleaned, p.token_ids AS asked, p.prompt, c.token_ids, c.text, c.error, c.finish_reason
+PAIRS = """
+CREATE TEMP TABLE pairs AS
+WITH a AS (SELECT v.id, v.control, c.sample, coalesce(v.text, v.messages) AS read, v.overrides, coalesce(k.text, k.messages) AS cleaned,
+        p.token_ids AS asked, p.prompt, c.token_ids, c.text, c.error
     FROM a.completions c JOIN a.validated v USING (ordinal) LEFT JOIN a.clean k USING (ordinal) LEFT JOIN a.prompts p USING (ordinal)),
-b AS (SELECT v.id, v.control, c.sample, v.source_file, v.source_line, coalesce(v.text, v.messages) AS read, v.overrides,
-        coalesce(k.text, k.messages) AS cleaned, p.token_ids AS asked, p.prompt, c.token_ids, c.text, c.error, c.finish_reason
+b AS (SELECT v.id, v.control, c.sample, coalesce(v.text, v.messages) AS read, v.overrides, coalesce(k.text, k.messages) AS cleaned,
+        p.token_ids AS asked, p.prompt, c.token_ids, c.text, c.error
     FROM b.completions c JOIN b.validated v USING (ordinal) LEFT JOIN b.clean k USING (ordinal) LEFT JOIN b.prompts p USING (ordinal))
 SELECT coalesce(a.id, b.id) AS id, coalesce(a.control, b.control) AS control, coalesce(a.sample, b.sample) AS sample,
     CASE WHEN a.id IS NULL THEN 'only_b' WHEN b.id IS NULL THEN 'only_a'
         WHEN a.token_ids IS NOT DISTINCT FROM b.token_ids AND a.text IS NOT DISTINCT FROM b.text
             AND (a.error IS NULL) = (b.error IS NULL) THEN 'same' ELSE 'changed' END AS state,
-    a.read IS DISTINCT FROM b.read AS data, a.cleaned IS DISTINCT FROM b.cleaned AS cleaning,
-    a.asked IS DISTINCT FROM b.asked OR a.prompt IS DISTINCT FROM b.prompt AS prompt, a.overrides IS DISTINCT FROM b.overrides AS overrides,
-    a.error AS error_a, b.error AS error_b,
+    CASE WHEN state <> 'changed' THEN NULL
+        WHEN a.error IS NOT NULL OR b.error IS NOT NULL THEN 'failure'
+        WHEN a.read IS DISTINCT FROM b.read THEN 'data'
+        WHEN a.cleaned IS DISTINCT FROM b.cleaned THEN 'cleaning'
+        WHEN a.asked IS DISTINCT FROM b.asked OR a.prompt IS DISTINCT FROM b.prompt THEN $other_prompt
+        WHEN a.overrides IS DISTINCT FROM b.overrides THEN 'data'
+        ELSE $same_prompt END AS cause,
     CASE WHEN state = 'changed' THEN a.token_ids END AS ids_a, CASE WHEN state = 'changed' THEN b.token_ids END AS ids_b,
-    CASE WHEN state = 'changed' THEN a.text END AS text_a, CASE WHEN state = 'changed' THEN b.text END AS text_b
+    CASE WHEN state = 'changed' THEN a.text END AS text_a, CASE WHEN state = 'changed' THEN b.text END AS text_b,
+    a.error AS error_a, b.error AS error_b
 FROM a FULL OUTER JOIN b ON a.id = b.id AND a.control = b.control AND a.sample = b.sample
-ORDER BY control, id, sample
+"""
+SCORED = """
+CREATE TEMP TABLE scored AS
+WITH a AS (SELECT v.id, v.control, s.sample, s.metric, s.value FROM a.scores s JOIN a.validated v USING (ordinal)),
+b AS (SELECT v.id, v.control, s.sample, s.metric, s.value FROM b.scores s JOIN b.validated v USING (ordinal))
+SELECT control, metric, a.value AS a, b.value AS b FROM a JOIN b USING (id, control, sample, metric)
+WHERE a.value IS NOT NULL AND b.value IS NOT NULL
 """
 
 
-def _rows(con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    cursor = con.execute(ROWS)
-    names = [item[0] for item in cursor.description]
-    return [dict(zip(names, row)) for row in cursor.fetchall()]
+def _run_causes(differs: dict[str, list[str]]) -> dict[str, str]:
+    """What explains a changed answer to another prompt, and to the same one, if nothing of its row does."""
+    return {
+        "other_prompt": "model" if "prompt" not in differs and "model" in differs else "prompt",
+        "same_prompt": next((name for name in ("model", "params", "numerics") if name in differs), "unexplained"),
+    }
 
 
-def _explained(row: dict[str, Any], differs: dict[str, list[str]]) -> dict[str, Any]:
-    """The cause of one changed answer, and where it parts from the other."""
-    if row["error_a"] is not None or row["error_b"] is not None:
-        cause = "failure"
-    elif row["data"]:
-        cause = "data"
-    elif row["cleaning"]:
-        cause = "cleaning"
-    elif row["prompt"]:
-        cause = "model" if "prompt" not in differs and "model" in differs else "prompt"
-    elif row["overrides"]:
-        cause = "data"
-    else:
-        cause = next((name for name in ("model", "params", "numerics") if name in differs), "unexplained")
+def _explained(row: dict[str, Any]) -> dict[str, Any]:
+    """One changed answer, and where it parts from the other."""
     ids_a, ids_b = row["ids_a"] or [], row["ids_b"] or []
     text_a, text_b = row["text_a"] or "", row["text_b"] or ""
     at = _parting(text_a, text_b)
     return {
-        "id": row["id"], "control": row["control"], "sample": row["sample"], "cause": cause,
+        "id": row["id"], "control": row["control"], "sample": row["sample"], "cause": row["cause"],
         "first_differing_token": _parting(ids_a, ids_b) if ids_a or ids_b else None,
         "a": row["error_a"] or _around(text_a, at), "b": row["error_b"] or _around(text_b, at),
     }  # fmt: skip
@@ -155,25 +175,10 @@ def _around(text: str, at: int) -> str:
     return f"{'...' if start else ''}{piece}{'...' if at + CONTEXT_CHARS < len(text) else ''}"
 
 
-def _scores(con: duckdb.DuckDBPyConnection) -> list[tuple[bool, str, float, float]]:
-    return con.execute(
-        """WITH a AS (SELECT v.id, v.control, s.sample, s.metric, s.value FROM a.scores s JOIN a.validated v USING (ordinal)),
-        b AS (SELECT v.id, v.control, s.sample, s.metric, s.value FROM b.scores s JOIN b.validated v USING (ordinal))
-        SELECT control, metric, a.value, b.value FROM a JOIN b USING (id, control, sample, metric)
-        WHERE a.value IS NOT NULL AND b.value IS NOT NULL ORDER BY control, metric, id, sample"""
-    ).fetchall()
-
-
-def _paired(scores: list[tuple[bool, str, float, float]], draws: int, seed: int) -> dict[str, dict[str, Any]]:
-    """By metric: means, difference B - A with its 95 % interval, rows higher, lower, equal; n over the rows both have."""
-    found: dict[str, dict[str, Any]] = {}
-    for metric in sorted({item[1] for item in scores}):
-        a = np.array([item[2] for item in scores if item[1] == metric], np.float64)
-        b = np.array([item[3] for item in scores if item[1] == metric], np.float64)
-        mean, low, high, higher, lower, equal = paired_difference(a, b, draws, seed)
-        moved = "higher" if low > 0 else "lower" if high < 0 else "no clear change"
-        found[metric] = {
-            "a": rounded(a.mean()), "b": rounded(b.mean()), "difference": rounded(mean), "low": rounded(low), "high": rounded(high),
-            "higher": higher, "lower": lower, "equal": equal, "n": len(a), "verdict": moved,
-        }  # fmt: skip
-    return found
+def _paired(a: np.ndarray, b: np.ndarray, draws: int, seed: int) -> dict[str, Any]:
+    mean, low, high, higher, lower, equal = paired_difference(a, b, draws, seed)
+    moved = "higher" if low > 0 else "lower" if high < 0 else "no clear change"
+    return {
+        "a": rounded(a.mean()), "b": rounded(b.mean()), "difference": rounded(mean), "low": rounded(low), "high": rounded(high),
+        "higher": higher, "lower": lower, "equal": equal, "n": len(a), "verdict": moved,
+    }  # fmt: skip

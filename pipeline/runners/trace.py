@@ -12,8 +12,10 @@ from pipeline.core.errors import UsageError
 from pipeline.core.manifest import read_json, read_manifest
 from pipeline.core.paths import Paths
 from pipeline.tables.query import connect, create_views
+from pipeline.text.offsets import offset_map
 
 SHOWN_CHARS = 600
+SHOWN_CHANGES = 8
 
 
 @dataclass
@@ -86,7 +88,19 @@ def _cleaned(life: Life, made_by: dict[str, Any]) -> list[str]:
     steps = ", ".join(row["steps_applied"] or []) or "none changed it"
     fingerprint = _digest(made_by.get("preprocess", {}).get("fingerprint"))
     head = f"cleaned       {row['chars_in']} to {row['chars_out']} characters, language {row['language']}, steps: {steps}"
-    return [head, f"  fingerprint {fingerprint}"]
+    return [head, f"  fingerprint {fingerprint}", *_changes((life.validated or {}).get("text"), row["text"])]
+
+
+def _changes(before: str | None, after: str | None) -> list[str]:
+    """What cleaning replaced, with offsets in characters before and after."""
+    if before is None or after is None:
+        return []
+    found = offset_map(before, after).changes
+    lines = []
+    for c in found[:SHOWN_CHANGES]:
+        old, new = (_short(ascii(text), keep_lines=True) for text in (before[c.start : c.end], after[c.new_start : c.new_end]))
+        lines.append(f"  {c.start}:{c.end} to {c.new_start}:{c.new_end}   {old} to {new}")
+    return lines + [f"  and {len(found) - SHOWN_CHANGES:,} more changes"] * (len(found) > SHOWN_CHANGES)
 
 
 def _asked(life: Life) -> list[str]:

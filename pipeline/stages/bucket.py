@@ -45,7 +45,7 @@ from pipeline.text.tokenizer import Tokenizer
 
 CLEAN_COLUMNS = ["ordinal", "text", "messages"]
 VALIDATED_COLUMNS = ["ordinal", "id", "source_file", "source_line", "control", "meta", "overrides"]
-BATCH_ROWS = 8192
+BATCH_ROWS = 2048  # three are in memory at once, with an object of the tokenizers library for each text
 Built = tuple[pa.Table, pa.Table, Counter[str]]
 BUILT = pa.schema([field for field in schemas.PROMPTS if field.name not in ("bucket", "position")])
 

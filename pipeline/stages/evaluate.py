@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from pipeline.evaluation.aggregate import Means, rounded
 from pipeline.evaluation.assets import asset_file, asset_names
 from pipeline.evaluation.joined import answers
 from pipeline.evaluation.metrics import signatures
-from pipeline.evaluation.profile import Profile
+from pipeline.evaluation.profile import Profile, of_inputs
 from pipeline.evaluation.scoring import BATCH_ROWS, Scored, Scorer, score_all
 from pipeline.evaluation.slices import Slices
 from pipeline.evaluation.translation import CORPUS
@@ -56,9 +57,10 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
                 control.add(scored, is_control)
                 out.write("rows", score_lines(scored, scorer.names))
                 progress.update(scored.table.num_rows)
-        profiles = {"night": night.profile.as_dict(), "control": control.profile.as_dict()}
+        rejected = _rejected(paths)
+        profiles = {"night": _profile(night, rejected[False], paths), "control": control.profile.as_dict()}
         write_json(out.temporary / "profile.json", profiles)
-        summary = _summary(night, control, _rejected(paths), evaluate)
+        summary = _summary(night, control, rejected, evaluate)
         write_json(paths.metrics_json, summary)
         _write_plots(paths.plots, profiles["night"], summary)
         scored_answers, failed = night.scored + control.scored, night.failed + control.failed
@@ -141,23 +143,28 @@ def _inputs(evaluate: EvaluateParams, paths: Paths) -> list[dict[str, Any]]:
     return described + [describe_file(file, paths.relative(file)) for file in files]
 
 
-def _rejected(paths: Paths) -> tuple[int, int]:
-    """Rejected rows of the night and of the control set, over the stages that reject."""
-    control = total = 0
+def _rejected(paths: Paths) -> dict[bool, Counter[str]]:
+    """Rejected rows by reason over the stages that reject: False the night's own, True the control set's."""
+    found: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for folder in (paths.validated, paths.clean, paths.prompts):
-        for table in read_batches(folder, "rejected", ["control"]):
-            total += table.num_rows
-            control += sum(bool(value) for value in table["control"].to_pylist())
-    return total - control, control
+        for table in read_batches(folder, "rejected", ["control", "reason"]):
+            for control, reason in zip(table["control"].to_pylist(), table["reason"].to_pylist(), strict=True):
+                found[bool(control)][reason] += 1
+    return found
 
 
-def _summary(night: Tally, control: Tally, rejected: tuple[int, int], evaluate: EvaluateParams) -> dict[str, Any]:
+def _profile(night: Tally, rejected: Counter[str], paths: Paths) -> dict[str, Any]:
+    arrived, answered = of_inputs(night.rows, rejected, read_manifest(paths.validated).get("statistics", {})), night.profile.as_dict()
+    return answered | {"words": answered["words"] | arrived["words"], "shares": arrived["shares"]}
+
+
+def _summary(night: Tally, control: Tally, rejected: dict[bool, Counter[str]], evaluate: EvaluateParams) -> dict[str, Any]:
     draws = evaluate.bootstrap
     return {
         "metrics": night.summary(draws),
         "control": control.summary(draws),
         "slices": night.slices.summary(draws, SEED),
-        "rows": {"night": night.counts(rejected[0]), "control": control.counts(rejected[1])},
+        "rows": {"night": night.counts(rejected[False].total()), "control": control.counts(rejected[True].total())},
     }
 
 

@@ -40,7 +40,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         *(against_baseline(limits, control, baseline, scores["signatures"], paths) if baseline else _no_baseline(limits)),
     ]
     mixed = changed_since(inputs, paths.root)
-    findings += [Finding("mixed", True, f"{path} changed while the gate ran") for path in mixed]
+    findings += [Finding("mixed", True, "mixed", {"path": path, "stage": "gate"}) for path in mixed]
     red = [finding.message for finding in findings if finding.red]
     manifest = stage_manifest(
         "gate", inputs=inputs, outputs=[], rows=None, params={"gate": limits}, mixed=mixed,
@@ -61,20 +61,20 @@ def sound(paths: Paths) -> list[Finding]:
     for folder in (paths.validated, paths.clean, paths.prompts, paths.completions, paths.scores):
         manifest = read_manifest(folder)
         stage = manifest["stage"]
-        found += [Finding("mixed", True, f"{path} changed while stage {stage} ran") for path in manifest["changed_during_run"]]
+        found += [Finding("mixed", True, "mixed", {"path": path, "stage": stage}) for path in manifest["changed_during_run"]]
         upstream = [item for item in manifest["inputs"] if item["path"].endswith("/manifest.json")]
         for path in changed_since(upstream, paths.root):
-            found.append(Finding("mixed", True, f"{path} is not the one that stage {stage} read; run the chain again"))
+            found.append(Finding("mixed", True, "stale", {"path": path, "stage": stage}))
         damaged = [paths.relative(folder / path) for path in changed_since(manifest["outputs"], folder)]
         damaged += changed_since([manifest["metrics_json"]] if "metrics_json" in manifest else [], paths.root)
-        found += [Finding("verify", True, f"{path} is not what its manifest says") for path in damaged]
+        found += [Finding("verify", True, "verify", {"path": path}) for path in damaged]
     return found
 
 
 def diverged_canaries(paths: Paths) -> list[Finding]:
     """Rows that gave another answer alone than in the batch: a note, since the answers are still answers."""
     return [
-        Finding("canary", False, f"row {item['ordinal']} alone parts from its answer in the batch at token {item['first_divergence']}")
+        Finding("canary", False, "canary", {"row": item["ordinal"], "token": item["first_divergence"]})
         for item in read_manifest(paths.completions).get("canaries", [])
         if not item["equal"]
     ]
@@ -94,8 +94,7 @@ def against_baseline(
         if old is None or not METRICS[metric].better:
             continue
         if baseline.signatures.get(metric) != signatures.get(metric):
-            message = f"{metric} is counted in another way than in the baseline and not compared; accept a run to renew it"
-            findings.append(Finding("signature", metric in named, message, metric))
+            findings.append(Finding("signature", metric in named, "signature", {"name": metric}, metric))
             continue
         pairs.append(Pair(metric, None, old[before], values[now], allowed.get(metric, 0.0)))
         for key in (key for key in keys if key.field and key.metric == metric):
@@ -105,9 +104,7 @@ def against_baseline(
     findings += [item for item in tested if item.red or item.value or (item.metric in named)]
     for key in keys:
         if not any(item.metric == key.metric and item.slice == key.slice and item.rows for item in tested):
-            findings.append(
-                Finding("drop", True, f"{key.text} has no valid row in common with the baseline", key.metric, key.slice, rows=0)
-            )
+            findings.append(Finding("drop", True, "drop_no_valid", {"name": key.text}, key.metric, key.slice, rows=0))
     return findings
 
 
@@ -121,16 +118,12 @@ def _paired_rows(control: ControlScores, baseline: Baseline, paths: Paths) -> tu
     silent, gone = len((accepted & asked) - answered), len(accepted - asked)
     findings = []
     if accepted and not both:
-        findings.append(
-            Finding("control", True, "not one control row is in common with the baseline; accept a run with the new control set")
-        )
+        findings.append(Finding("control", True, "control_none"))
     elif silent:
         red = silent > gate.UNANSWERED_SHARE * len(accepted)
-        findings.append(Finding("control", red, f"{silent} of {len(accepted)} control rows of the baseline have no answer", rows=silent))
+        findings.append(Finding("control", red, "control_silent", {"lost": silent, "rows": len(accepted)}, rows=silent))
     if gone and both:
-        findings.append(
-            Finding("control", False, f"{gone} control rows of the baseline were changed or removed and are not compared", rows=gone)
-        )
+        findings.append(Finding("control", False, "control_gone", {"lost": gone}, rows=gone))
     return findings, [old for old, _ in both], [new for _, new in both]
 
 
@@ -156,7 +149,7 @@ def _asked(evaluate: dict[str, Any]) -> list[str]:
 def _no_baseline(limits: GateParams) -> list[Finding]:
     for text in limits.max_drop:
         gate.parse_key(text, "gate.max_drop")
-    return [Finding("baseline", False, "no accepted baseline yet: `pipeline accept` makes this run's control scores the baseline")]
+    return [Finding("baseline", False, "baseline")]
 
 
 def _describe(baseline: Baseline | None, paths: Paths) -> dict[str, Any] | None:

@@ -138,16 +138,19 @@ class PromptBuilder:
         """The row's own turns, their texts marked; a user template makes the one turn of a text row."""
         if row.messages is not None:
             return [self._marked_turn(turn, marker) for turn in conversation.checked_turns(row.messages)]
-        fields = dict(row.fields) | {"text": row.text or "", "id": row.id}
-        return [{"role": "user", "content": self._user_text(fields, marker)}]
+        return [{"role": "user", "content": self._user_text(row.fields, row.text or "", row.id, marker)}]
 
-    def _user_text(self, fields: Mapping[str, Any], marker: str) -> str:
+    def _user_text(self, fields: Mapping[str, Any], text: str, row_id: str, marker: str) -> str:
+        """What the user template makes of a row; `meta.NAME` is its field NAME, also where that is `text` or `id`."""
+        text = str(self._marked(text, marker))
         if self._template is None:
-            return str(self._marked(fields["text"], marker))
+            return text
+        own = self._marked(dict(fields), marker)
         try:
-            return render(self._template, self._marked(dict(fields), marker))
+            return render(self._template, {"meta": own} | own | {"text": text, "id": self._marked(row_id, marker)})
         except TemplateRefused as error:
-            raise TemplateRefused(f"prompt.template: {error}; the row's fields: {', '.join(sorted(map(str, fields)))}") from None
+            known = ", ".join(sorted({*map(str, fields), "text", "id"}))
+            raise TemplateRefused(f"prompt.template: {error}; the row's fields: {known}") from None
 
     def _marked_turn(self, turn: Turn, marker: str) -> Turn:
         """An earlier answer keeps its own markup (<think>, <tool_call>), which templates look for; special tokens stay text everywhere."""
@@ -164,10 +167,7 @@ class PromptBuilder:
         if known is not None and known[0] == marker:
             return known[1]
         try:
-            pairs = [
-                (self._user_text({**e, "text": e["user"], "id": ""}, marker), str(self._marked(e["assistant"], marker)))
-                for e in self._raw_examples
-            ]
+            pairs = [(self._user_text(e, e["user"], "", marker), str(self._marked(e["assistant"], marker))) for e in self._raw_examples]
         except (TemplateRefused, KeyError) as error:
             raise ParamsError(f"prompt.few_shot: each example needs user and assistant: {error}") from None
         self._known_examples = marker, pairs  # replaced whole: batches are built in several threads
