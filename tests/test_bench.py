@@ -67,7 +67,6 @@ def test_a_damaged_workload_is_refused(tmp_path, text):
         read_workload(tmp_path / "w.jsonl")
 
 
-@pytest.mark.slow
 def test_precisions_are_compared_on_the_prompts_of_the_project(tiny_checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "in.jsonl", rows(6))

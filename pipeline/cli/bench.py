@@ -26,10 +26,10 @@ from pipeline.core.paths import Paths
 @click.option("--workload", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               help="JSONL with text, max_new_tokens, ignore_eos instead of prompts made here.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, help="Runs in turn; the median counts.")
-@click.option("--precisions", is_flag=True, help="Compare float32, bfloat16, int8 and int4 on the prompts of data.inputs instead.")
 @click.option("--beside", multiple=True, help="Measure this one in turn with it too; may be given again: "
               "static (this engine, 64 rows at a time), no-cache, transformers, transformers-continuous, openvino.")  # fmt: skip
 @click.option("--openvino-model", type=click.Path(path_type=Path), help="The checkpoint as exported for OpenVINO.")
+@click.option("--precisions", is_flag=True, help="Compare float32, bfloat16, int8 and int4 on the prompts of data.inputs instead.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def bench(
     params_file: Path | None,
@@ -39,9 +39,9 @@ def bench(
     varied: bool,
     file: Path | None,
     repeats: int,
-    precisions: bool,
     beside: tuple[str, ...],
     openvino_model: Path | None,
+    precisions: bool,
     as_json: bool,
 ) -> None:
     """Tokens per second of the engine, from prompt texts to answer texts, beside the machine's ceilings and other engines.
