@@ -50,7 +50,7 @@ def test_an_unknown_id_is_refused_with_a_near_one(finished_run, capsys):
 
 def test_replay_gives_the_same_tokens(finished_run, capsys):
     assert pipeline("trace", "r5", "--root", finished_run / "out", "--replay") == 0
-    assert "8 tokens, all equal; largest logprob difference 0" in capsys.readouterr().out
+    assert "8 tokens, all equal; largest logprob difference 0\n" in capsys.readouterr().out
 
 
 def test_replay_finds_an_answer_that_does_not_come_out_again(finished_run, tmp_path, capsys):
