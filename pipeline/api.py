@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.core.errors import GateRed
 from pipeline.core.manifest import read_json, read_manifest, table_files
 from pipeline.core.paths import Paths
+from pipeline.tables.query import exact_name
 
 Place = str | PathLike[str]
 
@@ -41,7 +42,7 @@ class Results:
 
     def duckdb(self) -> duckdb.DuckDBPyRelation:
         """The results as a DuckDB relation over the files, nothing loaded."""
-        return duckdb.read_parquet([str(file) for file in table_files(self.paths.results, "part")])
+        return duckdb.read_parquet([exact_name(file) for file in table_files(self.paths.results, "part")])
 
     def pandas(self) -> Any:
         """A pandas data frame with Arrow-backed columns, no copy. Needs pandas."""

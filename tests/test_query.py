@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import shutil
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from chains import pipeline
+from chains import pipeline, results, rows, run_chain, write_rows
 
+from pipeline.api import load_results
 from pipeline.core.paths import Paths
 from pipeline.tables.query import QUERIES, connect, create_views
 
@@ -73,3 +75,30 @@ def test_views_of_an_empty_root_are_empty(tmp_path):
 def test_the_plain_duckdb_line_reads_the_results(finished_run):
     count = duckdb.sql(f"SELECT count(*) FROM read_parquet('{finished_run}/out/data/results/*.parquet')").fetchall()
     assert count == [(15,)]
+
+
+@pytest.mark.parametrize("name", ["g[1]", "h*", "q?"])
+def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tiny_checkpoint, tmp_path, capsys, name):
+    other = tmp_path / {"g[1]": "g1", "h*": "hers", "q?": "q1"}[name]
+    assert run_chain(write_rows(tmp_path / "b.jsonl", rows(5, start=50)), other, tiny_checkpoint) == 0
+    own = tmp_path / name
+    for _ in range(2):  # the second time all answers come from the store
+        assert run_chain(write_rows(own / "a.jsonl", rows(3)), own, tiny_checkpoint) == 0
+        (own / "data/completions/manifest.json").unlink()
+    assert run_chain(own / "a.jsonl", own, tiny_checkpoint) == 0
+    assert [row["id"] for row in results(own)] == ["r0", "r1", "r2"]
+    assert [row[0] for row in load_results(own).duckdb().project("id").fetchall()] == ["r0", "r1", "r2"]
+    assert json.loads(query(own, "SELECT count(*) AS n FROM runs", "--format", "json", capsys=capsys)) == [{"n": 3}]
+
+
+def test_publish_refuses_tables_of_different_runs(finished_run, tmp_path, capsys):
+    root = tmp_path / "out"
+    shutil.copytree(finished_run / "out", root, symlinks=True)
+    manifest = root / "data/validated/manifest.json"
+    data = json.loads(manifest.read_text())
+    data["statistics"]["rows"] += 1
+    manifest.write_text(json.dumps(data))
+    before = (root / "data/results/manifest.json").read_bytes()
+    assert pipeline("publish", "--root", root) == 5
+    assert "15 input rows would be published, but validate read 16" in capsys.readouterr().err
+    assert (root / "data/results/manifest.json").read_bytes() == before

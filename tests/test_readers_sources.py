@@ -60,3 +60,21 @@ def test_an_input_that_leads_nowhere_is_named(root, missing):
         names(root, "data/raw", missing)
     with pytest.raises(MissingInput, match="names no file"):
         names(root)
+
+
+def test_links_neither_repeat_files_nor_lead_in_circles(root):
+    for name in ("a loop", "loop"):
+        (root / "data/raw/deep" / name).symlink_to("..")
+    (root / "data/raw/z.json").symlink_to("b.jsonl")
+    (root / "elsewhere").mkdir()
+    (root / "elsewhere/f.json").write_text("{}")
+    (root / "data/raw/linked").symlink_to(root / "elsewhere")
+    assert names(root, "data/raw") == ["data/raw/a.csv", "data/raw/b.jsonl", "data/raw/deep/c.json", "data/raw/linked/f.json"]
+    assert names(root, "data/raw/z.json", "data/raw/*.jsonl") == ["data/raw/z.json"]
+
+
+def test_a_pattern_is_sought_below_a_root_whose_name_looks_like_one(tmp_path):
+    for name in ("g[1]", "g1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.json").write_text("{}")
+    assert names(tmp_path / "g[1]", "*.json") == ["g[1].json"]

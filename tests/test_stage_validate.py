@@ -255,3 +255,12 @@ def test_the_docs_name_every_reason():
     raised = set(re.findall(r'Bad(?:Row)?\(\s*"(\w+)"', code))
     named = set(re.findall(r"`(\w+)`", DOC.read_text("utf-8").split("## Reasons")[1].split("## ")[0])) - {"pipeline"}
     assert raised == named
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_the_good_rows_of_a_small_damaged_file_are_kept_with_their_ids(tmp_path, name):
+    lines = ['{"id": "x1", "text": "one"}', '{"id": "x2", "text": "two"}'] if name == "a.jsonl" else ["\ufeffid,text", "x1,one", "x2,two"]
+    put(tmp_path, f"data/raw/{name}.gz", gzip.compress("".join(line + "\n" for line in lines).encode()) + b"garbage")
+    rows, rejected = run(tmp_path, "data.on_damaged_file=keep_good")
+    assert [(row["id"], row["text"]) for row in rows] == [("x1", "one"), ("x2", "two")]
+    assert reasons(rejected) == ["damaged_file"]

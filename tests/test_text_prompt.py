@@ -114,6 +114,20 @@ def test_templates_run_in_a_sandbox(builder):
         builder(template=None, params=PromptParams(template="{% if %}"))
 
 
+@pytest.mark.parametrize("name", ["{{ lipsum() }}", "{{ text | list | map('upper') }}", "{{ text | truncate(-5) }}"])
+def test_what_differs_from_run_to_run_or_fails_in_a_filter_costs_the_row_only(builder, name):
+    refusal = one(builder(template=None, params=PromptParams(template=name)), "many words in a row")
+    assert refusal.reason == "template_error" and len(refusal.detail) > len("row r1: prompt.template: ; the row's fields: text, id")
+    assert (
+        one(builder(template=None, params=PromptParams(template="{{ [text] }} {{ none }} {{ 2 }}")), " at 0x1").text == "[' at 0x1'] None 2"
+    )
+
+
+def test_chance_is_no_filter(builder):
+    with pytest.raises(PipelineError, match=r"prompt\.template: line 1: No filter named 'random'"):
+        builder(template=None, params=PromptParams(template="{{ ['a', 'b'] | random }}"))
+
+
 def test_examples_stand_between_system_and_question(builder):
     examples = [{"user": "1+1?", "assistant": "2"}]
     chat = one(builder(system="Count.", template=CHAT_TEMPLATE, examples=examples), "2+2?")

@@ -7,15 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ParamsError
 from pipeline.core.params import PreprocessParams
 from pipeline.text import steps as steps_module
+from pipeline.text.characters import normal_form
 from pipeline.text.steps import STEPS, choose_steps, clean_texts
 
 DEFAULT = PreprocessParams().steps
+MARKS = "e\u0301\u0323\u0344\u0f71\u0f73\u0f75\u0f81\u3099\uff9e\uff9f\uff76\u1e00\ud55c\u11a7\U0001d165\u0345"
 ALL = (*DEFAULT, "unify_quotes", "mask_pii", "mask_numbers")
 
 
@@ -265,3 +267,16 @@ def test_the_gate_of_mojibake_misses_nothing_that_ftfy_finds_bad():
 
 def test_a_page_nested_ten_thousand_deep_is_no_trouble():
     assert clean("<div>" * 10_000 + "deep" + "</div>" * 10_000, "html_to_text") == "deep"
+
+
+@given(st.lists(st.sampled_from(MARKS), max_size=90))
+@example(["e", *"\u0301\u0323\u0f73\uff9e\u0344" * 20])
+def test_many_marks_are_normalised_as_few(marks):
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        for text in ("".join(marks), "".join(marks) * 3):
+            assert normal_form(form, text) == unicodedata.normalize(form, text)
+
+
+def test_a_row_of_a_million_marks_ends():
+    text = "e" + "\u0301\u0323" * 500_000
+    assert len(clean(text)) == 1_000_000

@@ -7,10 +7,11 @@ marks (a grapheme). Everything else, Korean included, is counted in words. Nothi
 from __future__ import annotations
 
 import string
-import unicodedata
 from functools import lru_cache
 
 import regex
+
+from pipeline.text.characters import normal_form
 
 DENSE = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 _DENSE = regex.compile(DENSE)
@@ -40,7 +41,7 @@ def script_of(text: str) -> str:
 
 def fold(text: str) -> str:
     """Width and case folded: full-width letters, digits and punctuation become their ASCII forms."""
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return text.lower() if text.isascii() else normal_form("NFKC", text).casefold()
 
 
 def units(text: str) -> list[str]:

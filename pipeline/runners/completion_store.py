@@ -28,7 +28,7 @@ from pipeline.core.errors import UsageError
 from pipeline.core.hashing import sha256_file
 from pipeline.core.manifest import sync, write_json
 from pipeline.runners.answer_key import KEY_SCHEMA
-from pipeline.tables.query import connect, sql_text
+from pipeline.tables.query import connect, file_list
 
 FORMAT = 1
 ANSWER_SCHEMA = pa.schema(
@@ -295,10 +295,9 @@ def _write_whole(tables: Iterable[pa.Table], file: Path) -> tuple[int, int]:
 def _join(keys: pa.Table, files: list[Path]) -> pa.Table:
     """First place of each key: one hash join over `hi, lo`, confirmed by the whole key."""
     wanted = keys.select(["key", "hi", "lo"]).append_column("n", pa.array(np.arange(keys.num_rows)))
-    names = ", ".join(sql_text(str(file)) for file in files)
     query = (
         "SELECT n, loc.file, loc.row FROM (SELECT w.n, min({'file': p.file_index::BIGINT, 'row': p.file_row_number}) AS loc "
-        f"FROM read_parquet([{names}], file_row_number = true) p JOIN wanted w USING (hi, lo) WHERE p.key = w.key GROUP BY w.n)"
+        f"FROM read_parquet({file_list(files)}, file_row_number = true) p JOIN wanted w USING (hi, lo) WHERE p.key = w.key GROUP BY w.n)"
     )
     with connect() as con:
         con.register("wanted", wanted)
@@ -307,10 +306,9 @@ def _join(keys: pa.Table, files: list[Path]) -> pa.Table:
 
 
 def _fetch(files: list[Path], found: pa.Table, temporary: Path, batch_rows: int) -> Iterator[pa.Table]:
-    names = ", ".join(sql_text(str(file)) for file in files)
     columns = ", ".join(f"p.{name}" for name in ANSWER_SCHEMA.names)
     query = (
-        f"SELECT f.n, {columns} FROM found f JOIN read_parquet([{names}], file_row_number = true) p "
+        f"SELECT f.n, {columns} FROM found f JOIN read_parquet({file_list(files)}, file_row_number = true) p "
         "ON f.file = p.file_index AND f.row = p.file_row_number ORDER BY f.n"
     )
     schema = pa.schema([("n", pa.int64()), *ANSWER_SCHEMA])

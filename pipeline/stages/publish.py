@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.core import schemas
+from pipeline.core.errors import VerificationFailed
 from pipeline.core.hashing import sha256_json
 from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file, describe_upstream, read_json, read_manifest
 from pipeline.core.params import EvaluateParams, Params
@@ -29,12 +31,16 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     stages = {name: read_manifest(folder) for name, folder in _folders(paths).items()}
     schema = schemas.results_schema(metric_columns(_evaluate_params(stages["evaluate"])))
     counts = dict.fromkeys(STATUSES, 0)
+    published, last = 0, -1
     with StageOutput(paths.results, "publish") as out:
         out.open("part", schema, parts=True)
         for table in _results(paths, schema):
             out.write("part", table)
             for value in table["status"].value_counts().to_pylist():
                 counts[value["values"]] += value["counts"]
+            ordinals = table["ordinal"].to_numpy()
+            published, last = published + int((np.diff(ordinals, prepend=last) != 0).sum()), int(ordinals[-1])
+        _check_count(published, stages["validate"])
         openai = write_openai_results(out.temporary / "openai", stages["validate"], paths)
         return out.finish(
             inputs=[*_raw_inputs(stages["validate"]), *inputs],
@@ -43,6 +49,15 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
             mixed=[*changed_since(inputs, paths.root), *_mixed(stages)],
             openai=openai,
             **_provenance(stages, paths),
+        )
+
+
+def _check_count(published: int, validated: dict[str, Any]) -> None:
+    """Every input row is in the results. Raises VerificationFailed: the tables of the chain belong to different runs."""
+    if published != (wanted := validated["statistics"]["rows"]):
+        raise VerificationFailed(
+            f"data/results: {published:,} input rows would be published, but validate read {wanted:,}; nothing was written: "
+            "the tables belong to different runs, so run the whole chain again"
         )
 
 

@@ -6,7 +6,8 @@ A view lists the files that the folder's manifest names; a table that is not the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,16 @@ def sql_text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def exact_name(file: Path) -> str:
+    """A file's name as DuckDB reads it without taking its brackets, stars and question marks for a pattern."""
+    return re.sub(r"([\[*?])", r"[\1]", str(file))
+
+
+def file_list(files: Iterable[Path]) -> str:
+    """A list of exactly these files, for read_parquet and read_json."""
+    return f"[{', '.join(sql_text(exact_name(file)) for file in files)}]"
+
+
 def create_views(con: duckdb.DuckDBPyConnection, paths: Paths) -> None:
     """validated, clean, prompts, completions, scores, bad_cases, rejected, results and runs."""
     tables = {
@@ -111,8 +122,8 @@ def create_views(con: duckdb.DuckDBPyConnection, paths: Paths) -> None:
     rejected = [file for folder in (paths.validated, paths.clean, paths.prompts) for file in _files(folder, "rejected")]
     _view(con, "rejected", rejected, schemas.REJECTED)
     runs = sorted(paths.runs.glob("*/run.json"))
-    names = ", ".join(sql_text(str(file)) for file in runs)
-    source = f"read_json([{names}], union_by_name = true, filename = true)" if runs else "(SELECT NULL::VARCHAR AS filename WHERE false)"
+    known = f"read_json({file_list(runs)}, union_by_name = true, filename = true)"
+    source = known if runs else "(SELECT NULL::VARCHAR AS filename WHERE false)"
     con.execute(f"CREATE VIEW runs AS SELECT * FROM {source}")
 
 
@@ -164,8 +175,7 @@ def _finite(value: Any) -> Any:
 
 def _view(con: duckdb.DuckDBPyConnection, name: str, files: list[Path], schema: pa.Schema) -> None:
     if files:
-        names = ", ".join(sql_text(str(file)) for file in files)
-        con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{names}])")
+        con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({file_list(files)})")
     else:
         con.register(f"empty_{name}", schema.empty_table())
         con.execute(f"CREATE VIEW {name} AS SELECT * FROM empty_{name}")

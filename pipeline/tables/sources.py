@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,8 @@ class Source:
 
 
 def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) -> list[Source]:
-    """Files in the order named, a glob's or folder's files sorted, inputs before control rows, each file once.
+    """Files in the order named, a glob's or folder's files sorted, inputs before control rows, each file once, whatever
+    links lead to it.
 
     Raises MissingInput for a name that leads nowhere; a control glob may match nothing.
     """
@@ -35,10 +36,10 @@ def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) ->
         raise MissingInput("data.inputs: names no file; give at least one file, folder or glob")
     for pattern in inputs:
         for file in _expand(pattern, paths.root, required=True):
-            found.setdefault(file, Source(file, paths.relative(file), False))
+            found.setdefault(file.resolve(), Source(file, paths.relative(file), False))
     for pattern in control:
         for file in _expand(pattern, paths.root, required=not glob.has_magic(pattern)):
-            found.setdefault(file, Source(file, paths.relative(file), True))
+            found.setdefault(file.resolve(), Source(file, paths.relative(file), True))
     return list(found.values())
 
 
@@ -73,8 +74,8 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
     place = root / pattern
     if place.is_file():
         return [place]
-    found = glob.glob("**/*", root_dir=place, recursive=True) if place.is_dir() else glob.glob(str(place), recursive=True)
-    files = sorted(file for file in (place / name for name in found) if file.is_file() and not file.name.endswith(NO_DATA))
+    found = list(_below(place)) if place.is_dir() else [root / name for name in glob.glob(pattern, root_dir=root, recursive=True)]
+    files = sorted(file for file in found if file.is_file() and not file.name.endswith(NO_DATA))
     if not files and required:
         pointer = place.with_name(place.name + ".dvc")
         hint = (
@@ -82,6 +83,16 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
         )
         raise MissingInput(f"{pattern}: no such file below {root} and no glob that matches one; {hint}")
     return files
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is not hidden, in each real folder once: a link may lead back to one above it."""
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in seen else sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in files if real not in seen and not name.startswith("."))
+        seen.add(real)
 
 
 def _has_pointer(file: Path) -> bool:

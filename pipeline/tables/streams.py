@@ -39,20 +39,27 @@ def raw_blocks(file: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """
     with open(file, "rb") as handle:
         compression = compression_of(handle.read(16))
-    read = 0
+    read, held = 0, bytearray()
     for step in (size, 4096, 1):  # a failing read gives nothing at all, so the last block is asked for in smaller ones
         try:
             with pa.input_stream(str(file), compression=compression) as stream:
                 _skip(stream, read)
                 while block := stream.read(step):
                     read += len(block)
-                    yield block
-                return
+                    held += block
+                    if len(held) >= size:
+                        yield bytes(held)
+                        held.clear()
+                fault = None
+                break
         except OSError as error:
             if compression is None:
                 raise
             fault = error
-    raise Damaged(f"the {compression} stream is cut or damaged after {read:,} bytes of content ({fault})")
+    if held:
+        yield bytes(held)
+    if fault:
+        raise Damaged(f"the {compression} stream is cut or damaged after {read:,} bytes of content ({fault})")
 
 
 def _skip(stream: pa.NativeFile, count: int) -> None:

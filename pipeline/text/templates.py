@@ -1,7 +1,7 @@
 """Jinja2 in a sandbox, for checkpoints' chat templates and users' prompt templates alike: code from files is not trusted.
 
-Globals, filters and blocks are those that `transformers` gives chat templates. The clock is not among them: the date a
-template asks for comes from prompt.date, so that the same input gives the same prompt.
+Globals, filters and blocks are those that `transformers` gives chat templates, but for what differs from run to run: neither
+chance (`random`, `lipsum`) nor the clock is among them. The date a template asks for comes from prompt.date.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ def compile_template(source: str, where: str, *, date: str | None = None, strict
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=strict, undefined=StrictUndefined if strict else Undefined,
-        extensions=[GenerationBlock, "jinja2.ext.loopcontrols"],
+        finalize=_printable, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"],
     )  # fmt: skip
     environment.filters["tojson"] = _tojson
+    del environment.filters["random"], environment.globals["lipsum"]
     environment.globals |= {"raise_exception": _raise_exception, "namespace": SafeNamespace}
     if date is not None:
         day = datetime.datetime.fromisoformat(date)
@@ -76,9 +77,18 @@ def render(template: Template, values: Mapping[str, Any]) -> str:
         return template.render(values)
     except RecursionError:
         raise TemplateRefused("the template calls itself without end") from None
-    except (TemplateError, SecurityError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, OverflowError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a filter given a wrong value may raise anything
         hint = "; set prompt.date, this template prints the day" if "strftime_now" in str(error) else ""
         raise TemplateRefused(f"{error or type(error).__name__}{hint}") from None
+
+
+def _printable(value: Any) -> Any:
+    """What `{{ }}` prints. Refuses what shows its place in memory: another one in every run."""
+    if not isinstance(value, str) and " at 0x" in str(value) and not isinstance(value, list | tuple | dict):
+        raise TemplateError(f"{type(value).__name__} is no text; turn it into a list or join it: {{{{ ... | join(', ') }}}}")
+    return value
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
