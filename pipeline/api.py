@@ -67,7 +67,7 @@ def run(inputs: Iterable[Place], out: Place, *, params: Place | None = None, ove
 
     names = tuple(str(name) for name in inputs)
     try:
-        run_inputs(STAGES, names, Path(out), Path(params) if params else None, tuple(overrides))
+        run_inputs(STAGES, names, str(out), Path(params) if params else None, tuple(overrides))
     except GateRed:
         pass
     return load_results(out)

@@ -291,3 +291,29 @@ def test_answers_held_to_a_schema_fit_it_and_have_keys_of_their_own(tmp_path, ti
     assert all(json.loads(row["completion"])["n"] in (1, 2, 3) for row in results(tmp_path / "out"))
     assert run_chain(file, tmp_path / "out", tiny_checkpoint, tokens=40) == 0
     assert stored_answers(tmp_path / "out") == 6
+
+
+def test_an_out_that_would_replace_what_no_run_wrote_is_refused(whole, tmp_path, tiny_checkpoint, capsys, monkeypatch):
+    """A project, a folder with files of others, inputs where outputs go, no folder at all: exit 2 and every byte as before."""
+    results_file = tmp_path / "own/data/results/mine.txt"
+    results_file.parent.mkdir(parents=True)
+    results_file.write_text("mine")
+    shutil.copytree(whole / "out", tmp_path / "before")
+    inside = write_rows(tmp_path / "before/data/clean/in.jsonl", rows(1))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/dvc.yaml").write_text("stages: {}\n")
+    file = write_rows(tmp_path / "in/in.jsonl", rows(1))
+    monkeypatch.chdir(tmp_path)
+    held = tree(tmp_path)
+    refused = [(file, "own", "no run put there"), (file, "project", "is a project"), (inside, "before", "would be lost"),
+               (inside.parent / "*.jsonl", "before", "would be lost"), (file.parent, "in/out", "lies in this input"),
+               (file, "", "name a folder"), (file, file, "is a file")]  # fmt: skip
+    for inputs, out, words in refused:
+        assert run_chain(inputs, out, tiny_checkpoint) == 2
+        assert words in capsys.readouterr().err
+    assert tree(tmp_path) == held
+    (tmp_path / "new").mkdir()
+    assert run_chain(file, "new", tiny_checkpoint) == 0
+    shutil.rmtree(tmp_path / "new/data")
+    (tmp_path / "new/effective_params.yaml").unlink()  # as a run leaves it that ended at once
+    assert run_chain(file, "new", tiny_checkpoint) == 0

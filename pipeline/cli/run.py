@@ -18,14 +18,15 @@ from pipeline.core.paths import Paths
 
 
 def _inputs_and_out(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for everything that comes out.")(command)
+    about = "Folder for everything that comes out: new, empty, or of an earlier run."
+    command = click.option("--out", required=True, type=click.Path(), help=about)(command)
     return click.argument("inputs", nargs=-1, required=True)(command)
 
 
 @click.command()
 @_inputs_and_out
 @params_options
-def run(inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+def run(inputs: tuple[str, ...], out: str, params_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Rows in; answers, scores, a bad-case report and a manifest out, under --out.
 
     INPUT is a file, a folder or a quoted glob. The same command again goes on where it stopped; answers that are in
@@ -43,7 +44,7 @@ def run(inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides:
 @click.command()
 @_inputs_and_out
 @params_options
-def score(inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+def score(inputs: tuple[str, ...], out: str, params_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Evaluate, gate, report and publish answers made elsewhere; no model is loaded.
 
     The answers lie in the rows themselves, in the field data.completion_field. Exit code 1: the gate is red.
@@ -57,10 +58,10 @@ def score(inputs: tuple[str, ...], out: Path, params_file: Path | None, override
     run_inputs(SCORE_STAGES, inputs, out, params_file, overrides)
 
 
-def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_file: Path | None, overrides: tuple[str, ...]) -> None:
+def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: str, params_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Run the named stages over files into `out`. Raises GateRed after everything is written."""
     from pipeline.runners.interruption import interruptible
-    from pipeline.runners.local import prepare_root, run_chain
+    from pipeline.runners.local import LOCK, check_out, prepare_root, run_chain
     from pipeline.runners.lock import folder_lock
     from pipeline.runners.run_record import recorded
     from pipeline.runners.summary import summary_lines
@@ -68,11 +69,12 @@ def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: Path, params_
     params = _with_inputs(read_params(params_file, overrides, Path.cwd()), inputs, overrides)
     if "model" not in names and params.data.completion_field is None:
         raise UsageError("score: say which field holds the answers: -S data.completion_field=FIELD")
-    if out.is_file():
-        raise UsageError(f"--out {out}: is a file; name a folder")
-    paths = Paths(out, imports=_imports(out))
+    if not out:
+        raise UsageError("--out: is empty; name a folder")
+    paths = Paths(Path(out), imports=_imports(Path(out)))
+    check_out(paths, params.data)
     command = "run" if "generate" in names else "score"
-    with interruptible(), folder_lock(paths.work / "run.lock"), recorded(paths, command):
+    with interruptible(), folder_lock(paths.work / LOCK), recorded(paths, command):
         prepare_root(paths, params, Path.cwd() / "data/assets")
         check_late_params(params, paths)
         red = run_chain({name: partial(run_stage, name) for name in names}, params, paths, partial(click.echo, err=True))

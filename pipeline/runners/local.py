@@ -15,15 +15,18 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from pipeline.core.errors import UsageError
 from pipeline.core.hashing import code_digest
 from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, read_json, signed, write_bytes, write_json
-from pipeline.core.params import Params
+from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.telemetry import timed
+from pipeline.tables.sources import find_sources
 
 STAGES = ("model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish")
 SCORE_STAGES = ("validate", "preprocess", "ready_answers", "evaluate", "gate", "report", "publish")
 ALWAYS = frozenset({"model", "ready_answers", "gate", "report"})  # fast, and fed by files that no manifest could have known of
+LOCK = "run.lock"  # the first thing in an output folder
 Stage = Callable[[Params, Paths], dict[str, Any]]
 
 
@@ -90,6 +93,27 @@ def reject_reasons(manifest: dict[str, Any]) -> list[tuple[str, int]]:
     parts = [manifest, manifest.get("statistics") or {}, manifest.get("control") or {}]
     found = sum((Counter(part.get("reasons") or {}) for part in parts), Counter[str]())
     return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+
+def check_out(paths: Paths, data: DataParams) -> None:
+    """Raises UsageError where the outputs would replace a project's results, files of others, or the inputs themselves."""
+    root = paths.root
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"--out {root}: is a file; name a folder")
+    if (root / "dvc.yaml").is_file():
+        raise UsageError(f"--out {root}: is a project, its results would be replaced; name another folder, or run `pipeline night` there")
+    ours = (paths.work / LOCK).is_file() or (root / "effective_params.yaml").is_file()
+    if root.is_dir() and any(root.iterdir()) and not ours:
+        raise UsageError(
+            f"--out {root}: holds files that no run put there, and would replace some; name a new folder: --out {root / 'answers'}"
+        )
+    written = [folder.resolve() for folder in (*paths.stage_folders.values(), paths.bad_cases_html.parent, paths.logs, paths.work)]
+    for name in (*data.inputs, *data.control):
+        if (root / name).is_dir() and root.resolve().is_relative_to((root / name).resolve()):
+            raise UsageError(f"{name}: the output folder {root} lies in this input; name an --out outside of it")
+    for source in find_sources(data.inputs, data.control, paths):
+        if any(source.file.resolve().is_relative_to(folder) for folder in written):
+            raise UsageError(f"{source.file}: lies where --out {root} is written and would be lost; move it, or name another --out")
 
 
 def prepare_root(paths: Paths, params: Params, assets: Path) -> None:
