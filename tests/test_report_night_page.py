@@ -5,9 +5,10 @@ import json
 import night_history as nh
 import pytest
 
+from pipeline.core.manifest import write_json
 from pipeline.core.paths import Paths
 from pipeline.report import charts
-from pipeline.report.night_page import moved_at, read_history, series, trends, write_night_page
+from pipeline.report.night_page import changes, moved_at, read_history, series, trends, write_night_page
 
 
 @pytest.mark.parametrize("nights", [1, 2, 30])
@@ -59,6 +60,37 @@ def test_nights_without_a_change_do_not_count_as_nights(tmp_path):
         )
     assert len(trends(read_history(paths))[0].values) == 4
     assert "nothing new" in write_night_page(paths).read_text(encoding="utf-8")
+
+
+def test_a_control_set_that_is_new_tonight_is_not_compared_with_the_rows_of_the_night_before(tmp_path):
+    paths = Paths(tmp_path)
+    before, now = nh.write(paths, 2)
+    history = [before | {"control": {}}, now]
+    assert not any(item["is_metric"] for item in changes(history))
+    assert {name: values[0] for name, values, is_metric, _ in series(history) if is_metric} == dict.fromkeys(("exact", "chrf", "refusal"))
+    rows = [before | {"control": {}}, now | {"control": {}}]
+    assert {(item["name"], item["now"]) for item in changes(rows) if item["is_metric"]} == {
+        (name, now["metrics"][name]) for name in ("exact", "chrf")
+    }
+
+
+def test_a_run_on_other_files_is_no_night_before(tmp_path):
+    paths = Paths(tmp_path)
+    nights = nh.write(paths, 3)
+    lines = [nights[0], nights[1], nights[1] | {"command": "run", "metrics": {"exact": 0.0}, "control": {"exact": 0.0}}, nights[2]]
+    (paths.runs / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_history(paths) == nights
+
+
+def test_a_night_with_nothing_to_compare_with_is_not_shown_as_good(tmp_path):
+    paths = Paths(tmp_path)
+    nights = nh.write(paths, 3)
+    lines = [nights[0] | {"open": True}, *nights[1:]]
+    (paths.runs / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_json(paths.gate_json, {"verdict": "green", "reasons": [], "checks": [], "baseline": None})
+    page = write_night_page(paths).read_text(encoding="utf-8")
+    assert '<header class="open">' in page and "`pipeline accept` makes this night the baseline" in page
+    assert page.count('class="dot open"') == 2 and page.count('class="dot green"') == 1
 
 
 def test_charts_take_the_pages_colours_and_are_the_same_twice():

@@ -169,7 +169,7 @@ def test_the_control_sets_move_since_the_accepted_run_stands_beside_its_metric(t
     [
         (
             {"verdict": "green", "reasons": [], "checks": [{"check": "baseline", "red": False}], "baseline": False},
-            "no limits and no baseline",
+            "no baseline and no limit",
         ),
         (
             {"verdict": "green", "reasons": [], "checks": [{"check": "min", "red": False}], "baseline": False},

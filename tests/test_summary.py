@@ -1,5 +1,7 @@
 """The small table at the end of a run."""
 
+from pathlib import Path
+
 from pipeline.core.manifest import write_json
 from pipeline.core.paths import Paths
 from pipeline.runners.summary import MAX_METRICS, summary_lines
@@ -31,6 +33,17 @@ def test_a_slice_by_a_field_that_no_row_has_is_not_shown(tmp_path):
     assert "by task" not in text
     assert "by lang" in text
     assert "(none)" in text
+
+
+def test_green_for_want_of_a_baseline_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bare = {"verdict": "green", "reasons": [], "checks": [], "baseline": None}
+    control = {"control": {"exact": entry(0.5, 5)}}
+    says = "gate      green: nothing to compare with"
+    assert lines(Path("."), control, bare) == [f"{says} yet; `pipeline accept` makes this night the baseline"]
+    assert lines(Path("an out"), control, bare) == [f"{says} yet; `pipeline accept --root 'an out'` makes this night the baseline"]
+    assert lines(Path("."), {}, bare) == [f"{says}: no control set, no limit"]
+    assert lines(tmp_path, {}, {"verdict": "green", "reasons": [], "checks": [], "baseline": "ab"}) == ["gate      green"]
 
 
 def test_the_gates_reasons_are_on_its_line(tmp_path):

@@ -52,6 +52,12 @@ class Finding:
         return {"message": self.message} | {key: value for key, value in asdict(self).items() if value is not None}
 
 
+def is_open(gate: Mapping[str, Any]) -> bool:
+    """Is the verdict of gate.json green for want of anything to hold the night against: no baseline, no limit?"""
+    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
+    return gate.get("verdict") == "green" and not gate.get("baseline") and not held_against
+
+
 def sentence(key: str, language: str, words: Mapping[str, Any]) -> str:
     """What a finding says, in `en` or `zh`."""
     return _sentences()[key][language].format(**words)

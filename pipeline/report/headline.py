@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipeline.evaluation.gate import sentence
+from pipeline.evaluation.gate import is_open, sentence
 from pipeline.report.page import visible
 
 MAX_REASON_CHARS = 500
@@ -25,8 +25,7 @@ def verdict_of(gate: dict[str, Any] | None) -> str:
     """`green`, `red`, `open` (green, for want of anything to hold it against) or `none`."""
     if gate is None:
         return "none"
-    held_against = [check for check in gate.get("checks", [{}]) if check.get("check") != "baseline"]
-    return "open" if gate["verdict"] == "green" and not gate.get("baseline") and not held_against else str(gate["verdict"])
+    return "open" if is_open(gate) else str(gate["verdict"])
 
 
 def reasons(gate: dict[str, Any] | None) -> list[dict[str, str]]:

@@ -57,7 +57,8 @@ def write(
 
 
 def _lead(night: Night, facts: dict[str, Any], t: Any) -> str:
-    parts = [
+    parts = [t("lead.open")] * (facts["verdict"] == "open")
+    parts += [
         t("lead.counts", bad=night.bad, answers=night.answers, share=percent(facts["share"]), warned=night.warned)
         if night.bad or night.warned
         else t("lead.nothing", answers=night.answers)

@@ -75,7 +75,7 @@ def _place(stage: str) -> tuple[int, str]:
 
 
 def read_history(paths: Paths) -> list[dict[str, Any]]:
-    """Lines of the history in order; a line torn by a crash is left out."""
+    """The nights of the history in order; other runs into the same folder and a line torn by a crash are left out."""
     file = paths.runs / "history.jsonl"
     lines: list[dict[str, Any]] = []
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
@@ -83,7 +83,7 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
             item = json.loads(line)
         except ValueError:
             continue
-        if isinstance(item, dict) and isinstance(item.get("run"), str):
+        if isinstance(item, dict) and isinstance(item.get("run"), str) and item.get("command", "night") == "night":
             lines.append(item)
     return lines
 
@@ -107,17 +107,19 @@ Series = tuple[str, list[float | None], bool, list[float | None]]  # name, value
 
 
 def series(nights: Sequence[dict[str, Any]]) -> list[Series]:
-    """The quantities of the trends, one value per night."""
+    """The quantities of the trends, one value per night.
+
+    A metric is followed on the control set where the last night has it there, else on the rows; a night without it is a gap.
+    """
     found: list[Series] = []
     for name in _metric_names(nights):
-        values = [_first(line, ("control", name), ("metrics", name)) for line in nights]
-        other = [_first(line, ("metrics", name)) for line in nights]
-        found.append((name, values, True, other if any(line.get("control") for line in nights) else []))
+        control, rows = ([_number(line, part, name) for line in nights] for part in ("control", "metrics"))
+        found.append((name, rows, True, []) if control[-1] is None else (name, control, True, rows))
     quantities: dict[str, Callable[[dict[str, Any]], float | None]] = {
-        "tokens_per_s": lambda line: _first(line, ("rates", "completion_tokens_per_s")),
+        "tokens_per_s": lambda line: _number(line, "rates", "completion_tokens_per_s"),
         "rejected_share": lambda line: _share(line, "rejected"),
         "failed_share": lambda line: _share(line, "failed"),
-        "wall_s": lambda line: _first(line, ("wall_s",)),
+        "wall_s": lambda line: _number(line, "wall_s"),
     }
     for name, take in quantities.items():
         values = [take(line) for line in nights]
@@ -199,12 +201,9 @@ def _share(line: dict[str, Any], kind: str) -> float | None:
 _COUNTED = {"rejected": ("validate", "preprocess", "bucket"), "failed": ("generate",)}
 
 
-def _first(line: dict[str, Any], *paths: tuple[str, ...]) -> float | None:
-    """The first value that is a number."""
-    for path in paths:
-        value: Any = line
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
+def _number(line: dict[str, Any], *path: str) -> float | None:
+    """The number at a path of keys."""
+    value: Any = line
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

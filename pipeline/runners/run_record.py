@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from pipeline.core import telemetry
 from pipeline.core.manifest import read_json_or_empty, read_table, write_bytes, write_json
 from pipeline.core.paths import Paths
+from pipeline.evaluation.gate import is_open
 from pipeline.runners import prometheus
 from pipeline.runners.machine import Machine
 
@@ -78,7 +79,7 @@ def write_run(paths: Paths, *, command: str, started: float, exit_code: int) -> 
 
 
 def verdict(paths: Paths, exit_code: int) -> str:
-    """`green`, `open` or `red` as the gate said, `failed` when the run did not come that far."""
+    """`green` or `red` as the gate said, `failed` when the run did not come that far."""
     if exit_code not in (0, 1):
         return "failed"
     return str(read_json_or_empty(paths.gate_json).get("verdict", "none"))
@@ -87,7 +88,8 @@ def verdict(paths: Paths, exit_code: int) -> str:
 def append_history(paths: Paths, run: str, record: dict[str, Any]) -> None:
     """One line per run: what trends are drawn from."""
     keep = ("command", "started", "wall_s", "exit_code", "verdict", "unchanged", "rows", "rates", "counts", "peak_rss_bytes")
-    line = {"run": run, **{key: record[key] for key in keep}, **headline_metrics(paths), "commit": record["git"]["commit"]}
+    line = {"run": run, **{key: record[key] for key in keep}, **headline_metrics(paths), "commit": record["git"]["commit"],
+            "open": is_open(read_json_or_empty(paths.gate_json))}  # fmt: skip
     with open(paths.runs / "history.jsonl", "ab", buffering=0) as handle:
         handle.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.paths import Paths
+from pipeline.evaluation.gate import is_open
 from pipeline.evaluation.slices import NONE
 
 MAX_SLICE_VALUES = 12
@@ -33,9 +36,18 @@ def verdict_lines(paths: Paths) -> list[str]:
     lines, gate = [], read_json_or_empty(paths.gate_json)
     if gate:
         reasons = [str(reason.get("text", reason) if isinstance(reason, dict) else reason) for reason in gate.get("reasons") or []]
+        reasons += [_open(paths)] * is_open(gate)
         lines.append(f"gate      {gate.get('verdict', 'none')}{': ' + '; '.join(reasons) if reasons else ''}")
     lines += [f"{name:<10}{file}" for name, file in (("report", paths.bad_cases_html), ("night", paths.index_html)) if file.is_file()]
     return lines
+
+
+def _open(paths: Paths) -> str:
+    """What a green without a baseline lacks, and the command that gives it one where there is a control set."""
+    if not read_json_or_empty(paths.metrics_json).get("control"):
+        return "nothing to compare with: no control set, no limit"
+    root = "" if paths.root == Path(".") else f" --root {shlex.quote(str(paths.root))}"
+    return f"nothing to compare with yet; `pipeline accept{root}` makes this night the baseline"
 
 
 def score_table(metrics: dict[str, Any]) -> list[str]:
