@@ -143,3 +143,8 @@ def test_metric_columns_come_from_params_alone():
 def test_wrong_params_are_named(tmp_path, params, names):
     with pytest.raises(ParamsError, match=names):
         run(tmp_path, ROWS, **params)
+
+
+def test_a_slice_field_that_no_row_has_is_told_of(tmp_path, caplog):
+    run(tmp_path, ROWS, slices=("task", "meta.tsk", "bucket", "finish_reason"))
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["evaluate.slices: no row has a field 'meta.tsk'"]

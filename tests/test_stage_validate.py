@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.cli.main import main
-from pipeline.core.errors import DataError, MissingInput, UsageError
+from pipeline.core.errors import DataError, MissingInput, ParamsError, UsageError
 from pipeline.core.hashing import PACKAGE
 from pipeline.core.manifest import read_manifest, read_table
 from pipeline.core.params import load_params, parse_params, read_yaml
@@ -264,3 +264,27 @@ def test_the_good_rows_of_a_small_damaged_file_are_kept_with_their_ids(tmp_path,
     rows, rejected = run(tmp_path, "data.on_damaged_file=keep_good")
     assert [(row["id"], row["text"]) for row in rows] == [("x1", "one"), ("x2", "two")]
     assert reasons(rejected) == ["damaged_file"]
+
+
+@pytest.mark.parametrize("key", ["id_field", "reference_field"])
+def test_a_field_named_in_params_that_no_row_has_is_an_error(tmp_path, key):
+    put(tmp_path, "data/raw/in.jsonl", [{"ticket": "t1", "text": "a", "golden_answer": "b"}, {"text": "c", "deep": {"er": 1}}])
+    wrong, right = {"id_field": ("tiket", "ticket"), "reference_field": ("golden", "golden_answer")}[key]
+    with pytest.raises(ParamsError, match=rf"data.{key}: no row has a field '{wrong}'; did you mean {right}.* fields seen: deep, golden"):
+        run(tmp_path, f"data.{key}={wrong}")
+    assert run(tmp_path, f"data.{key}={right}")[1] == []
+    assert run(tmp_path, f"data.{key}=deep.er")[1] == []
+
+
+def test_the_summary_says_that_no_row_has_a_reference(tmp_path):
+    put(tmp_path, "data/raw/in.jsonl", [{"text": "a", "referense": "b"}])
+    run(tmp_path)
+    shown = validate.summary(read_manifest(Paths(tmp_path).validated))
+    assert "0 of 1 rows have a reference (data.reference_field: reference); did you mean referense? fields seen: referense, text" in shown
+
+
+@pytest.mark.parametrize(("name", "mark", "told"), [("a.csv", ";", '";"'), ("a.csv", "\t", '"\\\\t"'), ("a.tsv", ",", '","')])
+def test_a_table_with_another_delimiter_is_told_of(tmp_path, name, mark, told):
+    put(tmp_path, f"data/raw/{name}", f"id{mark}text\n1{mark}one\n")
+    with pytest.raises(DataError, match=f"set data.delimiter: {told}"):
+        run(tmp_path)

@@ -15,6 +15,7 @@ from pipeline.evaluation.extract import as_key, value_at
 MAX_VALUES = 100  # per field; more values than that say nothing by themselves and are counted as OTHER
 OTHER = "(other)"
 NONE = "(none)"
+OF_ANSWERS = ("bucket", "language", "finish_reason", "step")  # not fields of rows
 
 
 def slice_values(field: str, row: dict[str, Any], fields: dict[str, Any]) -> list[str]:

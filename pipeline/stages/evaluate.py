@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -34,9 +35,11 @@ from pipeline.evaluation.joined import answers
 from pipeline.evaluation.metrics import signatures
 from pipeline.evaluation.profile import Profile, of_inputs
 from pipeline.evaluation.scoring import BATCH_ROWS, Scored, Scorer, score_all
-from pipeline.evaluation.slices import Slices
+from pipeline.evaluation.slices import NONE, OF_ANSWERS, Slices
 from pipeline.evaluation.translation import CORPUS
+from pipeline.tables.fields import leads_somewhere, near_names
 
+log = logging.getLogger(__name__)
 SEED = 0
 COUNTS = ("rows", "answers", "scored", "failed", "truncated")
 
@@ -61,6 +64,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         profiles = {"night": _profile(night, rejected[False], paths), "control": control.profile.as_dict()}
         write_json(out.temporary / "profile.json", profiles)
         summary = _summary(night, control, rejected, evaluate)
+        _warn_of_empty_slices(summary["slices"], paths)
         write_json(paths.metrics_json, summary)
         _write_plots(paths.plots, profiles["night"], summary)
         scored_answers, failed = night.scored + control.scored, night.failed + control.failed
@@ -166,6 +170,14 @@ def _summary(night: Tally, control: Tally, rejected: dict[bool, Counter[str]], e
         "slices": night.slices.summary(draws, SEED),
         "rows": {"night": night.counts(rejected[False].total()), "control": control.counts(rejected[True].total())},
     }
+
+
+def _warn_of_empty_slices(slices: dict[str, dict[str, Any]], paths: Paths) -> None:
+    """A field that no row has makes a single slice, which says nothing: most likely its name is misspelt."""
+    fields = read_manifest(paths.validated).get("statistics", {}).get("fields", {})
+    for field, values in slices.items():
+        if set(values) == {NONE} and not leads_somewhere(field.removeprefix("meta."), fields) and field not in OF_ANSWERS:
+            log.warning("evaluate.slices: no row has a field %r; %s", field, near_names(field, fields))
 
 
 def _write_plots(folder: Path, profile: dict[str, Any], summary: dict[str, Any]) -> None:

@@ -11,19 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.core import schemas
-from pipeline.core.errors import DataError
+from pipeline.core.errors import DataError, ParamsError
 from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file
 from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.progress import Progress
 from pipeline.tables.duplicates import SeenIds
+from pipeline.tables.fields import leads_somewhere, near_names
 from pipeline.tables.formats import detect_format
 from pipeline.tables.readers import PARSERS, READERS
 from pipeline.tables.records import Bad, Chunk, Damaged, Record
 from pipeline.tables.sources import Source, find_sources, how_to_keep, not_kept, refuse_outside_data
 from pipeline.tables.statistics import Statistics
 from pipeline.tables.streams import byte_order_mark, is_utf8, read_head
-from pipeline.tables.validation import Checked, FileSpec, check_chunk
+from pipeline.tables.validation import STANDARD, Checked, FileSpec, check_chunk
 from pipeline.tables.workers import Workers, rare_collection, useful_workers
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         for count in intake.read_all():
             progress.update(count)
         intake.check_any_row()
+        intake.check_fields()
         return out.finish(
             inputs=inputs, rows=intake.count(), params={"data": data}, mixed=changed_since(inputs, paths.root),
             statistics=intake.statistics[False].summary(), control=intake.statistics[True].summary(), files=intake.files,
@@ -71,6 +73,10 @@ def summary(manifest: dict[str, Any]) -> str:
         lines.append(f"{item['path']:<48} {item['format'] or '?':<12} {item['rows']:>10,} {item['rejected']:>9,}{note}")
     rows = manifest["rows"]
     lines.append(f"{'total':<61} {rows['into']:>10,} {rows['rejected']:>9,}")
+    seen = manifest["statistics"]
+    if not seen["with"]["reference"]:
+        field = manifest["params"]["data"]["reference_field"]
+        lines.append(f"  0 of {seen['rows']:,} rows have a reference (data.reference_field: {field}); {near_names(field, seen['fields'])}")
     for part in ("statistics", "control"):
         label = "" if part == "statistics" else " (control)"
         lines += [f"  rejected{label}: {reason} {count:,}" for reason, count in manifest[part]["reasons"].items()]
@@ -123,6 +129,15 @@ class Intake:
             names = ", ".join(source.name for source in self._sources if not source.control)
             why = f"all {statistics.rows} were rejected, first {self._first_reject}" if statistics.rows else "there is nothing in it"
             raise DataError(f"{names}: not one readable row: {why}")
+
+    def check_fields(self) -> None:
+        """Raises ParamsError for a field that params name instead of the usual one and that no input row has."""
+        names = self.statistics[False].fields
+        for key in ("id_field", "reference_field"):
+            path = getattr(self._data, key)
+            own_names = any(item["format"] != "openai-batch" for item in self.files)
+            if own_names and path != STANDARD[key] and names and not leads_somewhere(path, names):
+                raise ParamsError(f"data.{key}: no row has a field {path!r}; {near_names(path, names)}")
 
     def _format(self, source: Source) -> str:
         """data.format tells the inputs'; control files may differ, so theirs is told by content where that is possible."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING", "__bool__": lambda self: False})()
@@ -49,6 +50,19 @@ def is_plain(path: str) -> bool:
         return parse_path(path) == (path,)
     except ValueError:
         return True
+
+
+def leads_somewhere(path: str, names: Iterable[str]) -> bool:
+    """Could a path be found in rows with these fields? Only its first step is looked at."""
+    return bool({path, path if is_plain(path) else parse_path(path)[0]} & set(names))
+
+
+def near_names(path: str, names: Iterable[str], shown: int = 12) -> str:
+    """Words on what might be meant by a field that is not there: the nearest names, and those there are."""
+    known = sorted(names)
+    near = difflib.get_close_matches(path.partition(".")[0], known, n=2, cutoff=0.5)
+    more = f" and {len(known) - shown} more" if len(known) > shown else ""
+    return (f"did you mean {' or '.join(near)}? " if near else "") + f"fields seen: {', '.join(known[:shown]) or 'none'}{more}"
 
 
 def _walk(value: Any, steps: tuple[Step, ...]) -> Any:

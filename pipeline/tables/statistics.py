@@ -33,6 +33,11 @@ class Statistics:
         length = pc.fill_null(pc.utf8_length(pc.coalesce(rows["text"], rows["messages"])), 0)
         self._lengths.append(length.to_numpy().astype(np.int32))
 
+    @property
+    def fields(self) -> list[str]:
+        """Names of all fields seen, those of rejected rows too."""
+        return sorted(self._fields)
+
     def summary(self) -> dict[str, Any]:
         """Plain data for the manifest. chars: of the text, or of the messages' JSON."""
         lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int32)

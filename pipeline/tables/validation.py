@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -145,7 +146,7 @@ class Validator:
                 return None
             if self._openai:
                 raise BadRow("missing_messages", "body.messages is missing or null")
-            raise BadRow("missing_text", _missing(self._data.text_field, row, value is None, document=self._format == "json"))
+            raise BadRow("missing_text", _missing(self._data.text_field, row, value is None, self._format))
         else:
             text = as_text(value)
         if needed and not text.strip():
@@ -187,14 +188,16 @@ def _validator(data: DataParams, spec: FileSpec) -> Validator:
     return Validator(data, spec)
 
 
-def _missing(path: str, row: dict[str, Any], null: bool, document: bool) -> str:
+def _missing(path: str, row: dict[str, Any], null: bool, kind: str) -> str:
     if null:
         return f"field {path!r} (data.text_field) is null"
     if "custom_id" in row and "body" in row:
         return "this looks like an OpenAI-batch line; set data.format: openai-batch"
     known = f"its other fields: {', '.join(map(repr, list(row)[:12]))}" if row else "nor any other but its id"
     lists = [name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
-    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists and document else ""
+    hint = f"; if its rows are in {lists[0]!r}, set data.records: {lists[0]}[]" if lists and kind == "json" else ""
+    if kind in ("csv", "tsv") and len(row) == 1 and (others := [mark for mark in ";\t|," if mark in next(iter(row))]):
+        hint = f"; set data.delimiter: {json.dumps(others[0])}"
     return f"no field {path!r} (data.text_field), {known}{hint}"
 
 
