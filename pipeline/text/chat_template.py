@@ -81,13 +81,22 @@ class ChatTemplate:
 def _find_source(folder: Path, config: dict[str, Any]) -> tuple[str | None, str]:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8"), str(file)
+        try:
+            return file.read_text(encoding="utf-8"), str(file)
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{file}: not UTF-8 text (byte {error.start}); fetch it again, or set prompt.chat to false") from None
     legacy = read_object(folder / "chat_template.json").get("chat_template")
     found = legacy if legacy is not None else config.get("chat_template")
     where = str(folder / ("chat_template.json" if legacy is not None else "tokenizer_config.json"))
     if isinstance(found, list):
+        if not found or not all(isinstance(item, dict) and isinstance(item.get("name"), str) and "template" in item for item in found):
+            raise ModelError(
+                f"{where}: a list of chat templates must give a name and a template for each; mend it or set prompt.chat to false"
+            )
         named = {item["name"]: item["template"] for item in found}
         if "default" not in named and len(named) != 1:
             raise ModelError(f"{where}: chat templates {sorted(named)}, none called default; name one default or set prompt.chat to false")
         found = named.get("default", next(iter(named.values())))
+    if found is not None and not isinstance(found, str):
+        raise ModelError(f"{where}: chat_template must be text, found {type(found).__name__}; mend it or set prompt.chat to false")
     return found, where

@@ -155,7 +155,7 @@ def read_object(file: Path) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file}: damaged: {error}; fetch it again") from None
     return data if isinstance(data, dict) else {}
 
