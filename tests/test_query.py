@@ -81,11 +81,11 @@ def test_the_plain_duckdb_line_reads_the_results(finished_run):
 def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tiny_checkpoint, tmp_path, capsys, name):
     other = tmp_path / {"g[1]": "g1", "h*": "hers", "q?": "q1"}[name]
     assert run_chain(write_rows(tmp_path / "b.jsonl", rows(5, start=50)), other, tiny_checkpoint) == 0
-    own = tmp_path / name
+    own, file = tmp_path / name, write_rows(tmp_path / "a.jsonl", rows(3))
     for _ in range(2):  # the second time all answers come from the store
-        assert run_chain(write_rows(own / "a.jsonl", rows(3)), own, tiny_checkpoint) == 0
+        assert run_chain(file, own, tiny_checkpoint) == 0
         (own / "data/completions/manifest.json").unlink()
-    assert run_chain(own / "a.jsonl", own, tiny_checkpoint) == 0
+    assert run_chain(file, own, tiny_checkpoint) == 0
     assert [row["id"] for row in results(own)] == ["r0", "r1", "r2"]
     assert [row[0] for row in load_results(own).duckdb().project("id").fetchall()] == ["r0", "r1", "r2"]
     assert json.loads(query(own, "SELECT count(*) AS n FROM runs", "--format", "json", capsys=capsys)) == [{"n": 3}]
