@@ -1,6 +1,7 @@
 """Params, hashing, manifests: the contracts under every stage."""
 
 import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -157,3 +158,39 @@ def test_an_edited_word_list_is_other_code_for_the_stages_that_read_it(tmp_path,
         after = [hashing.code_digest(stage) for stage in stages]
         assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False]
         before = after
+
+
+BOMB = "data: {inputs: &a [x, x, x, x, x, x, x, x, x, x]}\n" + "".join(
+    f"{letter}: &{letter} [{', '.join([f'*{before}'] * 10)}]\n" for before, letter in zip("abcdefgh", "bcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"data: {id_field: '\xff'}", "not UTF-8 text .byte 18.; save it as UTF-8"),
+        (b"data: &a\n  inputs: [*a]\n", "aliases .* written out"),
+        (BOMB.encode(), "more than 100,000 values, aliases"),
+        (b"data: " + b"[" * 5000, "p.yaml: "),
+        (b"generate: {samples: " + b"9" * 5000 + b"}", "p.yaml: "),
+        (b"data: {[1, 2]: 3}", "a key must be a word"),
+        *((f"{path}: 1{'0' * 26}}}".encode(), "less than") for path in (
+            "generate: {samples", "generate: {page_size", "generate: {max_new_tokens", "evaluate: {bootstrap", "bucket: {pad_multiple",
+            "gate: {draws", "data: {limit_rows", "model: {max_model_len", "preprocess: {max_chars", "report: {max_cases",
+        )),
+        (b"bucket: {edges: [1" + b"0" * 26 + b"]}", "less than"),
+    ],
+)  # fmt: skip
+def test_absurd_params_files_are_refused_by_name(tmp_path, text, words):
+    file = tmp_path / "p.yaml"
+    file.write_bytes(text)
+    with pytest.raises(ParamsError, match=rf"(?s)p\.yaml.*{words}" if words != "p.yaml: " else words):
+        load_params(file)
+
+
+def test_text_on_the_command_line_that_is_no_yaml_is_shown_in_quotes():
+    with pytest.raises(ParamsError, match=re.escape("quote it: -S 'prompt.template=\"{{ text }}\"'")):
+        load_params(None, ["prompt.template={{ text }}"])
+    assert load_params(None, ['prompt.template="{{ text }}"']).prompt.template == "{{ text }}"
+    with pytest.raises(ParamsError, match=r"prompt\.system: .*text goes in quotes"):
+        load_params(None, ["prompt.system=Answer: yes"])

@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.core.errors import MissingInput, ParamsError
 
+MAX_DEPTH, MAX_VALUES = 50, 100_000  # of one params file, aliases written out
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+Draws = Annotated[int, Field(ge=0, le=10_000_000)]
+Number = Annotated[int, Field(ge=1, le=2**50)]  # of rows, characters or bytes: far above any machine
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Overridable = Literal["max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "system", "json_schema"]
 
@@ -49,8 +53,8 @@ class DataParams(Section):
     on_bad_row: Literal["reject", "fail"] = "reject"
     on_damaged_file: Literal["fail", "keep_good"] = "fail"
     on_duplicate_id: Literal["reject", "fail"] = "reject"
-    max_row_bytes: PositiveInt = 16 * 1024 * 1024
-    limit_rows: PositiveInt | None = None  # the first N rows of data.inputs only
+    max_row_bytes: Number = 16 * 1024 * 1024
+    limit_rows: Number | None = None  # the first N rows of data.inputs only
 
     @field_validator("encoding")
     @classmethod
@@ -83,7 +87,7 @@ class ModelParams(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as stored
     quantization: Literal["none", "int8", "int4"] = "none"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    max_model_len: Literal["auto"] | PositiveInt = "auto"  # tokens of prompt and answer; auto: the checkpoint's own
+    max_model_len: Literal["auto"] | Tokens = "auto"  # tokens of prompt and answer; auto: the checkpoint's own
 
 
 class PreprocessParams(Section):
@@ -93,8 +97,8 @@ class PreprocessParams(Section):
         "fix_mojibake", "normalize_unicode", "drop_control_characters", "drop_invisible_characters",
         "html_to_text", "squeeze_whitespace",
     )  # fmt: skip
-    min_chars: NonNegativeInt = 1
-    max_chars: PositiveInt | None = None
+    min_chars: Annotated[int, Field(ge=0, le=2**50)] = 1
+    max_chars: Number | None = None
     dedup: Literal["none", "exact", "near"] = "none"  # of the cleaned text; the row of the lowest ordinal stays
     dedup_threshold: Fraction = 0.8  # near: least estimated Jaccard similarity of two rows' character shingles
     dedup_keep_digits: bool = True  # near: rows whose digits differ are no duplicates
@@ -126,9 +130,9 @@ class PromptParams(Section):
 class BucketParams(Section):
     """How prompts are grouped by length before prefill."""
 
-    edges: Literal["auto"] | tuple[PositiveInt, ...] = "auto"  # upper bounds in prompt tokens; auto: P50, P90, P99
-    pad_multiple: PositiveInt = 8  # padded width is rounded up to this many tokens
-    max_batch_tokens: PositiveInt = 4096  # padded tokens of one prefill
+    edges: Literal["auto"] | tuple[Tokens, ...] = "auto"  # upper bounds in prompt tokens; auto: P50, P90, P99
+    pad_multiple: Annotated[int, Field(ge=1, le=65_536)] = 8  # padded width is rounded up to this many tokens
+    max_batch_tokens: Tokens = 4096  # padded tokens of one prefill
 
     @field_validator("edges")
     @classmethod
@@ -141,9 +145,9 @@ class BucketParams(Section):
 class GenerateParams(Section):
     """Decoding. The keys after `json_schema` change the speed or the amount of work, never an answer."""
 
-    max_new_tokens: PositiveInt = 128
+    max_new_tokens: Tokens = 128
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: greedy, the lowest token id on ties
-    top_k: NonNegativeInt = 0  # 0: all
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0  # 0: all
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0  # at least the likeliest token always stays
     min_p: Fraction = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0  # over prompt and answer
@@ -152,15 +156,15 @@ class GenerateParams(Section):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     ignore_eos: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    samples: PositiveInt = 1
+    samples: Annotated[int, Field(ge=1, le=10_000)] = 1
     logprobs: Annotated[int, Field(ge=0, le=20)] = 0  # alternatives kept per token beside the chosen one
     json_schema: str | dict[str, Any] | None = None  # a schema, or a file under data/assets
-    max_running_rows: Literal["auto"] | PositiveInt = "auto"
-    page_size: PositiveInt = 256  # tokens per KV page
-    kv_memory: Literal["auto"] | PositiveInt = "auto"  # bytes
+    max_running_rows: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = "auto"
+    page_size: Annotated[int, Field(ge=1, le=65_536)] = 256  # tokens per KV page
+    kv_memory: Literal["auto"] | Number = "auto"  # bytes
     reuse: Literal["any", "none"] = "any"
     store: str = ".work/completions"
-    checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
+    checkpoint_every_s: Annotated[float, Field(gt=0, le=1_000_000)] = 60.0
     deadline: str | None = None  # clock time HH:MM
 
     @field_validator("deadline")
@@ -181,7 +185,7 @@ class EvaluateParams(Section):
     slices: tuple[str, ...] = ("language", "bucket", "finish_reason", "step")  # or any field of the rows
     sensitive_words: str | None = None  # a word list under data/assets; None: the package's own small one
     refusals: str | None = None  # phrases of refusal, a file under data/assets; None: the package's own
-    bootstrap: NonNegativeInt = 1000  # draws of the 95 % intervals
+    bootstrap: Draws = 1000  # draws of the 95 % intervals
 
 
 class GateParams(Section):
@@ -198,14 +202,14 @@ class GateParams(Section):
     max_failed_share: Fraction | None = None
     max_truncated_share: Fraction | None = None
     significance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of all drops together, Holm's correction
-    draws: PositiveInt = 10_000  # of the paired bootstrap
+    draws: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000  # of the paired bootstrap
 
 
 class ReportParams(Section):
     """The bad-case report."""
 
     rules: Literal["auto"] | tuple[str | dict[str, dict[str, Any]], ...] = "auto"
-    max_cases: PositiveInt = 300  # cases shown in the page; the table holds all
+    max_cases: Annotated[int, Field(ge=1, le=1_000_000)] = 300  # cases shown in the page; the table holds all
     show_text: bool = True  # False: a page without row text, fit for mail
     language: Literal["en", "zh"] = "en"
 
@@ -241,7 +245,10 @@ def load_params(file: Path | None, overrides: Iterable[str] = ()) -> Params:
     if file is not None:
         if not file.is_file():
             raise MissingInput(f"{file}: no such params file; give one with --params, or leave it out for the defaults")
-        text = file.read_text(encoding="utf-8")
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ParamsError(f"{file}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
         data = read_yaml(text, str(file))
     if data is None:
         data = {}
@@ -276,11 +283,31 @@ def parse_params(data: Mapping[str, Any], place: Callable[[str], str] = lambda p
 def read_yaml(text: str, where: str) -> Any:
     """YAML 1.2 to plain Python data. Raises ParamsError with line and column."""
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        data = YAML(typ="safe", pure=True).load(text)
+        _check_size(data)
+        return data
+    except (ValueError, RecursionError) as error:
+        raise ParamsError(f"{where}: {error}; is the YAML well formed?") from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ParamsError(f"{where}:{place} {getattr(error, 'problem', None) or error}; is the YAML well formed?") from None
+
+
+def _check_size(data: Any) -> None:
+    """Raises ValueError for an alias to itself, and for aliases of aliases that fill the memory when written out."""
+    waiting, seen = [(data, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        seen += 1
+        if depth > MAX_DEPTH or seen > MAX_VALUES:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep or more than {MAX_VALUES:,} values, aliases (*name) written out")
+        if isinstance(node, dict):
+            if wrong := [key for key in node if isinstance(key, tuple | dict | frozenset)]:
+                raise ValueError(f"a key must be a word, found {str(wrong[0])[:60]}")
+            waiting.extend((child, depth + 1) for child in node.values())
+        elif isinstance(node, list | tuple | set):
+            waiting.extend((child, depth + 1) for child in node)
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
@@ -296,7 +323,10 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise ParamsError(f"-S {override}: {key} is no section")
         node = child
-    node[keys[-1]] = read_yaml(value, f"-S {path}") if value.strip() else None
+    try:
+        node[keys[-1]] = read_yaml(value, f"-S {path}") if value.strip() else None
+    except ParamsError as error:
+        raise ParamsError(f"{error} To give it as text, quote it: -S '{path}={json.dumps(value, ensure_ascii=False)}'") from None
 
 
 def _line_of(text: str, path: str) -> int | None:
@@ -321,6 +351,7 @@ def _explain(item: Any) -> str:
         hint = f"; did you mean {'.'.join([*loc[:-1], near[0]])}?" if near else f"; known: {', '.join(_known_keys(loc[:-1]))}"
         return f"{path} is not a parameter{hint}"
     message = item["msg"].removeprefix("Value error, ")
+    message += "; text goes in quotes" if item["type"] == "string_type" else ""
     return f"{path}: {message} (got {item['input']!r})" if not isinstance(item["input"], dict) else f"{path}: {message}"
 
 
