@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+from chains import pipeline
 from projects import PROJECT
 from test_readme import parse
 
@@ -47,3 +48,9 @@ def test_help_and_status_load_no_torch():
     code += "assert 'torch' not in sys.modules"
     for args in (["--help"], ["status"], ["run", "--help"]):
         subprocess.run([sys.executable, "-c", code, *args], cwd=PROJECT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("words", [["run", "a\udcff", "--out", "b"], ["trace", "\udcff"], ["query", "rejects", "--root", "\udcff"]])
+def test_words_that_are_not_utf8_are_wrong_usage(words, capsys):
+    assert pipeline(*words) == 2
+    assert "\\udcff: this name is not UTF-8" in capsys.readouterr().err

@@ -1,10 +1,11 @@
 """Which files are read, in which order."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import MissingInput
+from pipeline.core.errors import MissingInput, UsageError
 from pipeline.core.paths import Paths
 from pipeline.tables.sources import find_sources
 
@@ -78,3 +79,11 @@ def test_a_pattern_is_sought_below_a_root_whose_name_looks_like_one(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.json").write_text("{}")
     assert names(tmp_path / "g[1]", "*.json") == ["g[1].json"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_and_shown_escaped(root):
+    (root / os.fsdecode(b"data/raw/x\xff.json")).write_text("{}")
+    with pytest.raises(UsageError, match=r"data/raw/x\\udcff\.json: this name is not UTF-8"):
+        names(root, "data/raw")
+    with pytest.raises(UsageError, match=r"p\\udcff: this name"):
+        Paths(root / os.fsdecode(b"p\xff"))

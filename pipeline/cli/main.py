@@ -14,6 +14,7 @@ import click
 from pipeline import __version__
 from pipeline.core.errors import PipelineError
 from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
+from pipeline.core.paths import check_name
 
 # name: (module:attribute, one line of help); a test keeps both true
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -81,8 +82,11 @@ def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the group and turn every outcome into the exit codes of the contract."""
-    debug = "--debug" in (args if args is not None else sys.argv[1:])
+    words = args if args is not None else sys.argv[1:]
+    debug = "--debug" in words
     try:
+        for word in words:
+            check_name(word)
         code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SystemExit:

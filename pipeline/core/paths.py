@@ -6,6 +6,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.core.errors import UsageError
+
+
+def check_name(name: str) -> None:
+    """Tables and manifests hold names as UTF-8. Raises UsageError for one whose bytes are something else."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{ascii(name)[1:-1]}: this name is not UTF-8, so no table could hold it; rename it") from None
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -16,6 +26,7 @@ class Paths:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root).absolute())
+        check_name(str(self.root))
 
     # stage outs
     @property

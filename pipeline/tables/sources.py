@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import MissingInput, UsageError
-from pipeline.core.paths import Paths
+from pipeline.core.paths import Paths, check_name
 
 NO_DATA = (".dvc", ".md")  # left out of folders and globs, as hidden files are
 
@@ -28,7 +28,7 @@ def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) ->
     """Files in the order named, a glob's or folder's files sorted, inputs before control rows, each file once, whatever
     links lead to it.
 
-    Raises MissingInput for a name that leads nowhere; a control glob may match nothing.
+    Raises MissingInput for a name that leads nowhere, UsageError for one that is not UTF-8; a control glob may match nothing.
     """
     found: dict[Path, Source] = {}
     inputs = list(inputs)
@@ -40,6 +40,8 @@ def find_sources(inputs: Iterable[str], control: Iterable[str], paths: Paths) ->
     for pattern in control:
         for file in _expand(pattern, paths.root, required=not glob.has_magic(pattern)):
             found.setdefault(file.resolve(), Source(file, paths.relative(file), True))
+    for source in found.values():
+        check_name(source.name)
     return list(found.values())
 
 
