@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from projects import PROJECT
@@ -13,6 +14,7 @@ from pipeline.core.manifest import read_table
 from pipeline.core.params import load_params, parse_params
 from pipeline.core.paths import Paths
 from pipeline.stages import preprocess, validate
+from pipeline.tables.sources import find_sources
 
 TASKS = {"capitals", "arithmetic", "units", "dates", "extraction", "sentiment", "summary", "translation"}
 COUNT = {"plus": "+", "minus": "-", "times": "*", "加": "+", "减": "-", "乘以": "*"}
@@ -78,3 +80,13 @@ def test_dvc_sees_every_file_that_may_be_an_input(tmp_path, monkeypatch):
         validate.run(params, paths)
     monkeypatch.delenv("DVC_STAGE")
     assert validate.run(params, paths)["rows"]["out"] == 1
+
+
+def test_the_folders_stay_when_the_sample_is_removed_and_no_row_comes_from_what_keeps_them(tmp_path):
+    paths = Paths(tmp_path)
+    for name in ("raw", "control"):
+        shutil.copytree(PROJECT / "data" / name, tmp_path / "data" / name)
+        left = {file.name for file in (tmp_path / "data" / name).iterdir()} - {
+            Path(source.name).name for source in find_sources([f"data/{name}/*"], [], paths)
+        }
+        assert left == {"README.md"}
