@@ -6,6 +6,7 @@ import json
 import shutil
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chains import pipeline, results, rows, run_chain, write_rows
@@ -21,6 +22,16 @@ def query(root, *args, capsys):
     capsys.readouterr()
     assert pipeline("query", *args, "--root", root) == 0
     return capsys.readouterr().out
+
+
+def copied(finished_run, tmp_path):
+    return shutil.copytree(finished_run / "out", tmp_path / "out", symlinks=True)
+
+
+def change_scores(root, change):
+    file = root / "data/scores/rows.parquet"
+    table = pq.read_table(file)
+    pq.write_table(pa.Table.from_pylist([change(row) for row in table.to_pylist()], table.schema), file)
 
 
 def test_sql_over_all_views_as_json(finished_run, capsys):
@@ -59,6 +70,35 @@ def test_the_list_shows_views_columns_and_queries(finished_run, capsys):
     assert all(f"  {name}" in text for name in QUERIES)
 
 
+def test_the_worst_rows_are_those_with_most_of_what_is_bad(finished_run, tmp_path, capsys):
+    root = copied(finished_run, tmp_path)
+    change_scores(root, lambda row: row | {"value": float(row["ordinal"])})
+    for metric, wanted in (("repetition", [11, 10]), ("rouge_l", [0, 1])):
+        out = query(root, "worst", "--set", f"metric={metric}", "--set", "rows=2", "--format", "json", capsys=capsys)
+        assert [row["ordinal"] for row in json.loads(out)] == wanted
+    assert pipeline("query", "worst", "--set", "metric=rouge_k", "--root", root) == 2
+    assert "--set metric=rouge_k: nothing was scored by it; did you mean rouge_" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet", "txt", "xlsx", "table", ""])
+def test_the_ending_of_the_file_is_its_format(finished_run, tmp_path, capsys, ending):
+    file = tmp_path / f"x.{ending}".rstrip(".")
+    known = {"csv": b"a\n1\n", "json": b'[\n{"a": 1}\n]\n', "parquet": b"PAR1", "txt": "┌".encode()}
+    code = pipeline("query", "SELECT 1 AS a", "-o", file, "--root", finished_run / "out")
+    if ending in known:
+        assert code == 0 and file.read_bytes().startswith(known[ending])
+    else:
+        assert code == 2 and not file.exists()
+        assert "give --format" in capsys.readouterr().err
+
+
+def test_control_characters_of_rows_are_shown_and_not_obeyed(finished_run, tmp_path, capsys):
+    text = query(finished_run / "out", r"SELECT 'a' || chr(27) || '[31m' || chr(8238) AS x", capsys=capsys)
+    assert r"[31m\u202e" in text and "\x1b" not in text
+    query(finished_run / "out", "SELECT 'a' || chr(27) AS x", "-o", tmp_path / "x.csv", capsys=capsys)
+    assert (tmp_path / "x.csv").read_bytes() == b"x\na\x1b\n"
+
+
 @pytest.mark.parametrize("args", [("SELECT nothing FROM results",), ("wrst",), ("worst", "--set", "colour=red"), ()])
 def test_what_cannot_be_asked_is_said(finished_run, capsys, args):
     assert pipeline("query", *args, "--root", finished_run / "out") == 2
@@ -92,8 +132,7 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tiny_checkpoint, tmp
 
 
 def test_publish_refuses_tables_of_different_runs(finished_run, tmp_path, capsys):
-    root = tmp_path / "out"
-    shutil.copytree(finished_run / "out", root, symlinks=True)
+    root = copied(finished_run, tmp_path)
     manifest = root / "data/validated/manifest.json"
     data = json.loads(manifest.read_text())
     data["statistics"]["rows"] += 1

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pyarrow.parquet as pq
-from chains import pipeline
+from chains import pipeline, run_chain, write_rows
 
 from pipeline.core import schemas
 from pipeline.core.manifest import table_files
@@ -66,3 +66,13 @@ def test_replay_finds_an_answer_that_does_not_come_out_again(finished_run, tmp_p
     assert pipeline("trace", "r5", "--root", tmp_path / "out", "--replay", "--json") == 5
     replay = json.loads(capsys.readouterr().out)["replay"]
     assert [(item["equal"], item["first_divergence"]) for item in replay] == [(False, 3)]
+
+
+def test_terminal_codes_in_a_row_are_shown_and_not_obeyed(tmp_path, tiny_checkpoint, capsys):
+    file = write_rows(tmp_path / "in.jsonl", [{"id": "x", "text": "see \x1b[2J\u202e\u0085 this", "note": "\x9b2J"}])
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, tokens=2) == 0
+    capsys.readouterr()
+    assert pipeline("trace", "x", "--root", tmp_path / "out") == 0
+    out = capsys.readouterr().out
+    assert r"| see \u001b[2J\u202e\u0085 this" in out
+    assert not set(out) & set("\x1b\x9b\u202e\u0085")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.terminal import shown
 from pipeline.core.paths import Paths
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def compare(a: str, b: str, rows: int, as_json: bool) -> None:
     scratch = Paths(here).work / "compare"
     with compare_runs(resolve_side(a, here, scratch), resolve_side(b, here, scratch), scratch / "tmp") as found:
         for line in _json(a, b, found) if as_json else _lines(a, b, found, rows):
-            click.echo(line)
+            click.echo(shown(line))
 
 
 def _json(a: str, b: str, found: Comparison) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pipeline import __version__
+from pipeline.cli.terminal import shown
 from pipeline.core.errors import PipelineError
 from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 from pipeline.core.paths import check_name
@@ -105,7 +106,7 @@ def _report(error: BaseException) -> int:
         error.show()
         return 2
     if isinstance(error, PipelineError):
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {shown(str(error))}", err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         click.echo("interrupted; the same command goes on from what was saved", err=True)

@@ -14,26 +14,29 @@ import duckdb
 import pyarrow.parquet as pq
 
 from pipeline.cli.options import root_option
+from pipeline.cli.terminal import shown
 from pipeline.core.errors import UsageError
 from pipeline.core.paths import Paths
 from pipeline.tables import query as queries
+
+FORMATS = ("table", "csv", "json", "parquet")
 
 
 @click.command()
 @click.argument("sql", required=False)
 @root_option
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", help="Default: table.")
-@click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file instead of the terminal.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the ending of -o FILE, else table.")
+@click.option("-o", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file: .csv, .json, .parquet or .txt.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a named query. Repeatable.")
 @click.option("--list", "list_all", is_flag=True, help="Show views with their columns, and the named queries.")
-def query(sql: str | None, paths: Paths, form: str, output: Path | None, settings: tuple[str, ...], list_all: bool) -> None:
+def query(sql: str | None, paths: Paths, form: str | None, output: Path | None, settings: tuple[str, ...], list_all: bool) -> None:
     """Ask DuckDB: SQL over the views, or the name of a query.
 
     \b
     Examples:
         python -m pipeline query --list
         python -m pipeline query worst --set metric=exact --set rows=5
-        python -m pipeline query "SELECT status, count(*) FROM results GROUP BY status" --format json
+        python -m pipeline query "SELECT status, count(*) FROM results GROUP BY status" -o /tmp/status.csv
     """
     with queries.connect(paths.work / "tmp") as con:
         if list_all:
@@ -43,6 +46,7 @@ def query(sql: str | None, paths: Paths, form: str, output: Path | None, setting
         if not sql:
             raise UsageError("query: give SQL or the name of a query; --list shows both")
         chosen = dict(_pair(item) for item in settings)
+        form = form or _format_of(output)
         try:
             _answer(con, paths, sql, chosen, form, output)
         except duckdb.IOException:  # a table was swapped while it was read
@@ -53,7 +57,7 @@ def query(sql: str | None, paths: Paths, form: str, output: Path | None, setting
 
 def _answer(con: duckdb.DuckDBPyConnection, paths: Paths, sql: str, settings: dict[str, str], form: str, output: Path | None) -> None:
     queries.create_views(con, paths)
-    relation = queries.run_query(con, sql, settings)
+    relation = queries.run_query(con, sql, settings, _lower_is_better() if sql == "worst" else ())
     if form == "parquet":
         if output is None:
             raise UsageError("query: --format parquet needs -o FILE")
@@ -62,7 +66,22 @@ def _answer(con: duckdb.DuckDBPyConnection, paths: Paths, sql: str, settings: di
         return
     text = _table(relation) if form == "table" else "".join(_csv(relation) if form == "csv" else _json(relation))
     with _target(output) as target:
-        target.write(text)
+        target.write(shown(text) if form == "table" or target.isatty() else text)
+
+
+def _format_of(output: Path | None) -> str:
+    """By the ending of the file's name."""
+    ending = output.suffix.lower() if output else ".txt"
+    form = {".txt": "table"}.get(ending, ending[1:])
+    if form not in FORMATS or ending == ".table":
+        raise UsageError(f"-o {output}: no format goes with {ending!r}; .csv (for spreadsheets), .json, .parquet, .txt, or give --format")
+    return form
+
+
+def _lower_is_better() -> list[str]:
+    from pipeline.evaluation.metrics import METRICS
+
+    return [name for name, metric in METRICS.items() if metric.better < 0]
 
 
 def _table(relation: duckdb.DuckDBPyRelation) -> str:

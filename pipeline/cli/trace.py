@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.options import root_option
+from pipeline.cli.terminal import shown
 from pipeline.core.errors import VerificationFailed
 from pipeline.core.paths import Paths
 
@@ -39,7 +40,7 @@ def trace(row_id: str, paths: Paths, again: bool, as_json: bool) -> None:
         click.echo(json.dumps(data, ensure_ascii=False, indent=2))
     else:
         for life in found:
-            click.echo("\n".join(as_text(life, made_by)))
+            click.echo(shown("\n".join(as_text(life, made_by))))
             for item in replays:
                 if item["ordinal"] == life.ordinal:
                     click.echo(replay_line(item))

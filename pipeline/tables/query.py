@@ -5,6 +5,7 @@ A view lists the files that the folder's manifest names; a table that is not the
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -35,11 +36,12 @@ class NamedQuery:
 
 QUERIES: dict[str, NamedQuery] = {
     "worst": NamedQuery(
-        "the rows with the lowest value of a metric",
+        "the rows that a metric likes least",
         "SELECT r.ordinal, r.id, s.sample, s.metric, s.value, r.completion, r.reference "
         "FROM scores s JOIN results r USING (ordinal, sample) WHERE s.value IS NOT NULL "
         "AND s.metric = coalesce(getvariable('metric'), (SELECT min(metric) FROM scores WHERE value IS NOT NULL)) "
-        "ORDER BY s.value, r.ordinal, s.sample LIMIT getvariable('rows')::BIGINT",
+        "ORDER BY CASE WHEN list_contains(getvariable('lower_is_better'), s.metric) THEN -s.value ELSE s.value END, r.ordinal, s.sample "
+        "LIMIT getvariable('rows')::BIGINT",
         {"metric": None, "rows": "20"},
     ),
     "slices": NamedQuery(
@@ -127,8 +129,13 @@ def create_views(con: duckdb.DuckDBPyConnection, paths: Paths) -> None:
     con.execute(f"CREATE VIEW runs AS SELECT * FROM {source}")
 
 
-def run_query(con: duckdb.DuckDBPyConnection, sql: str, settings: dict[str, str]) -> duckdb.DuckDBPyRelation:
-    """A relation for SQL or the name of a query. Raises UsageError with DuckDB's own words, or for an unknown setting."""
+def run_query(
+    con: duckdb.DuckDBPyConnection, sql: str, settings: dict[str, str], lower_is_better: Iterable[str] = ()
+) -> duckdb.DuckDBPyRelation:
+    """A relation for SQL or the name of a query. Raises UsageError with DuckDB's own words, or for an unknown setting.
+
+    lower_is_better: metrics whose high values are the bad ones.
+    """
     known: dict[str, str | None] = {}
     if sql in QUERIES:
         known, sql = QUERIES[sql].settings, QUERIES[sql].sql
@@ -136,6 +143,9 @@ def run_query(con: duckdb.DuckDBPyConnection, sql: str, settings: dict[str, str]
         raise UsageError(f"no query is named {sql!r}; known: {', '.join(QUERIES)}; or give SQL")
     if unknown := sorted(set(settings) - set(known)):
         raise UsageError(f"--set {unknown[0]}: this query has no such setting; it has: {', '.join(known) or 'none'}")
+    if "metric" in known and "metric" in settings:
+        _check_metric(con, settings["metric"])
+    con.execute(f"SET VARIABLE lower_is_better = [{', '.join(map(sql_text, lower_is_better))}]::VARCHAR[]")
     for name, value in (known | settings).items():
         con.execute(f"SET VARIABLE {name} = {sql_text(value) if value is not None else 'NULL'}")
     try:
@@ -145,6 +155,14 @@ def run_query(con: duckdb.DuckDBPyConnection, sql: str, settings: dict[str, str]
     except duckdb.Error as error:
         raise UsageError(f"query: {error}; `pipeline query --list` shows views and columns") from None
     return relation if relation is not None else con.sql("SELECT 'done' AS result")
+
+
+def _check_metric(con: duckdb.DuckDBPyConnection, wanted: str) -> None:
+    names = [name for (name,) in con.execute("SELECT DISTINCT metric FROM scores ORDER BY metric").fetchall()]
+    if wanted not in names:
+        near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"--set metric={wanted}: nothing was scored by it; {hint}scored: {', '.join(names) or 'nothing yet'}")
 
 
 def describe_views(con: duckdb.DuckDBPyConnection) -> list[tuple[str, list[tuple[str, str]]]]:
