@@ -34,8 +34,9 @@ def test_expected_time_is_prefill_and_decode():
 
 
 def test_plan_before_and_after_the_run(tmp_path, tiny_checkpoint, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    file = write_rows(tmp_path / "in.jsonl", rows(10))
+    file, out = write_rows(tmp_path / "in.jsonl", rows(10)), tmp_path / "out"
+    out.mkdir()
+    monkeypatch.chdir(out)
     settings = [word for item in ("generate.max_new_tokens=4", "generate.kv_memory=8000000") for word in ("-S", item)]
     settings += ["--model", str(tiny_checkpoint)]
     assert pipeline("plan", file, "--json", "--seconds", 0.1, *settings) == 0
@@ -44,8 +45,8 @@ def test_plan_before_and_after_the_run(tmp_path, tiny_checkpoint, monkeypatch, c
     assert told["store"]["in the store"] + told["store"]["to generate"] == told["store"]["answers wanted"] == 10
     assert told["time"]["generate_s"] > 0
     assert told["memory"]["longest rows that fit at once"] > 1
-    assert not (tmp_path / "data").exists()
-    assert run_chain(file, tmp_path, tiny_checkpoint, tokens=4) == 0
+    assert not (out / "data").exists()
+    assert run_chain(file, out, tiny_checkpoint, tokens=4) == 0
     capsys.readouterr()
     assert pipeline("plan", file, "--json", "--seconds", 0.1, *settings) == 0
     told = json.loads(capsys.readouterr().out)

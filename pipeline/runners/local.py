@@ -103,7 +103,7 @@ def check_out(paths: Paths, data: DataParams) -> None:
     if (root / "dvc.yaml").is_file():
         raise UsageError(f"--out {root}: is a project, its results would be replaced; name another folder, or run `pipeline night` there")
     ours = (paths.work / LOCK).is_file() or (root / "effective_params.yaml").is_file()
-    if root.is_dir() and any(root.iterdir()) and not ours:
+    if root.is_dir() and any(item != paths.work for item in root.iterdir()) and not ours:
         raise UsageError(
             f"--out {root}: holds files that no run put there, and would replace some; name a new folder: --out {root / 'answers'}"
         )
