@@ -7,11 +7,10 @@ import sys
 
 import click
 import pytest
-from chains import pipeline
 from projects import PROJECT
 from test_readme import parse
 
-from pipeline.cli.main import COMMANDS, cli
+from pipeline.cli.main import COMMANDS, cli, main
 
 CONTRACT = {
     *("run", "score", "night", "query", "verify", "trace", "compare", "accept", "plan", "status", "doctor", "checkpoint"),
@@ -43,14 +42,15 @@ def test_help_ends_with_an_example_that_parses(words, command):
         parse(shlex.split(example))
 
 
+@pytest.mark.parametrize("words", [["run", "a\udcff", "--out", "b"], ["trace", "\udcff"], ["query", "rejects", "--root", "\udcff"]])
+def test_words_that_are_not_utf8_are_wrong_usage(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "\\udcff: this name is not UTF-8" in capsys.readouterr().err
+
+
 def test_help_and_status_load_no_torch():
     code = "import sys; from pipeline.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules"
     for args in (["--help"], ["status"], ["run", "--help"]):
         subprocess.run([sys.executable, "-c", code, *args], cwd=PROJECT, check=True, capture_output=True)
-
-
-@pytest.mark.parametrize("words", [["run", "a\udcff", "--out", "b"], ["trace", "\udcff"], ["query", "rejects", "--root", "\udcff"]])
-def test_words_that_are_not_utf8_are_wrong_usage(words, capsys):
-    assert pipeline(*words) == 2
-    assert "\\udcff: this name is not UTF-8" in capsys.readouterr().err
