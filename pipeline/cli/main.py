@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from pipeline import __version__
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import BUG_EXIT_CODE, PipelineError, outcome
 from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 
 # name: (module:attribute, one line of help); a test keeps both true
@@ -100,22 +99,13 @@ def _report(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return 2
-    if isinstance(error, PipelineError):
-        click.echo(f"error: {error}", err=True)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt | click.Abort):
-        click.echo("interrupted; the same command goes on from what was saved", err=True)
-        return 130
+    if isinstance(error, click.Abort):
+        error = KeyboardInterrupt()
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-        click.echo(
-            f"error: {error or 'out of memory'}; what was finished is saved: free some space and run the same command again", err=True
-        )
-        return 6
-    if isinstance(error, OSError):
-        click.echo(f"error: {error.filename or ''}: {error.strerror or error}; check the path and its permissions", err=True)
-        return 6 if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else 2
-    click.echo(f"error: {type(error).__name__}: {error} (a bug; --debug shows where)", err=True)
-    return 70
+    code, words = outcome(error)
+    if code == BUG_EXIT_CODE and not isinstance(error, PipelineError):
+        words = f"{type(error).__name__}: {error} (a bug; --debug shows where)"
+    click.echo(f"error: {words}", err=True)
+    return code

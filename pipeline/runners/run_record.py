@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import telemetry
+from pipeline.core.errors import outcome
 from pipeline.core.manifest import read_json_or_empty, read_table, write_bytes, write_json
 from pipeline.core.paths import Paths
 from pipeline.evaluation.gate import is_open
@@ -31,7 +32,6 @@ from pipeline.runners import prometheus
 from pipeline.runners.machine import Machine
 
 FORMAT = "pipeline-run/1"
-BUG_EXIT_CODE = 70
 STAGE_KEYS = ("started", "wall_s", "cpu_s", "peak_rss_bytes", "exit_code")
 SLOWEST_ROWS = 10
 KEPT_ROW_FILES = 30  # nights whose rows.parquet stays; run.json and the history line stay for good
@@ -46,7 +46,7 @@ def recorded(paths: Paths, command: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        code = getattr(error, "exit_code", BUG_EXIT_CODE)
+        code, _ = outcome(error)
         raise
     finally:
         with suppress(OSError):  # a full disk is told by what ran, not by its record
@@ -103,9 +103,11 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
         return lines
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            item = json.loads(line)
         except ValueError:
             continue
+        if isinstance(item, dict):
+            lines.append(item)
     return lines
 
 
