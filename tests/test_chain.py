@@ -317,3 +317,24 @@ def test_an_out_that_would_replace_what_no_run_wrote_is_refused(whole, tmp_path,
     shutil.rmtree(tmp_path / "new/data")
     (tmp_path / "new/effective_params.yaml").unlink()  # as a run leaves it that ended at once
     assert run_chain(file, "new", tiny_checkpoint) == 0
+
+
+def test_a_template_that_does_not_parse_is_no_red_gate(tmp_path, tiny_checkpoint, capsys):
+    file = write_rows(tmp_path / "in.jsonl", rows(2))
+    assert run_chain(file, tmp_path / "a", tiny_checkpoint, "prompt.template='{{ text'") == 2
+    assert "prompt.template: line 1" in capsys.readouterr().err
+    shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text("{% for %}")
+    assert run_chain(file, tmp_path / "b", tmp_path / "model") == 4
+    assert "chat_template.jinja: line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("torn", ["[]", "{}", '{"rows": ', ""])
+def test_a_torn_manifest_is_made_again_or_named(finished_run, tmp_path, tiny_checkpoint, capsys, torn):
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    file = tmp_path / "out/data/completions/manifest.json"
+    file.write_text(torn)
+    assert pipeline("evaluate", "--root", tmp_path / "out") == 2
+    assert f"{file}: is torn" in capsys.readouterr().err
+    assert run_chain(finished_run / "in.jsonl", tmp_path / "out", tiny_checkpoint) == 0
+    assert len(results(tmp_path / "out")) == 15
