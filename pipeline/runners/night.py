@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,8 +14,9 @@ from types import FrameType
 from typing import Any
 
 from pipeline.core import telemetry
-from pipeline.core.errors import UsageError
+from pipeline.core.errors import BUG_EXIT_CODE, UsageError
 from pipeline.core.logging import EventLog, forget_old
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.runners import night_lock, run_record
@@ -34,17 +34,32 @@ DVC_HINTS = ("Generating lock file", "Updating lock file", "> python -m pipeline
 
 @dataclass(frozen=True)
 class Outcome:
-    """exit_code as in the contract; stage: the one that failed; unchanged: nothing but the model check ran."""
+    """exit_code as in the contract; stage: the one that failed; error: its words; unchanged: nothing but the model check ran."""
 
     exit_code: int
     stage: str | None = None
+    error: str | None = None
     unchanged: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Did every stage end well, whatever the gate says?"""
+        return self.exit_code in (0, 1)
 
 
 def run_night(
-    paths: Paths, params: Params, *, write_page: Callable[[Paths], object], collect_garbage: bool, say: Callable[[str], None]
+    paths: Paths,
+    params: Params,
+    *,
+    write_page: Callable[[Paths], object],
+    collect_garbage: bool,
+    say: Callable[[str], None],
+    refused: str | None = None,
 ) -> int:
-    """Run one night and return its exit code. write_page: makes reports/index.html. Raises UsageError while another night runs."""
+    """Run one night and return its exit code. write_page: makes reports/index.html. Raises UsageError while another night runs.
+
+    refused: what is wrong with params.yaml; then nothing runs, and the night is recorded and told of as failed.
+    """
     check_project(paths)
     with night_lock.held(paths.work / LOCK, "night") as died:
         log = EventLog(paths.logs, "night")
@@ -53,8 +68,9 @@ def run_night(
             log.warning("last night died", pid=died.get("pid"))
         started = time.time()
         telemetry.clear(paths.work)
-        outcome = judge(paths, reproduce(paths, say))
-        folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code)
+        outcome = Outcome(UsageError.exit_code, error=refused) if refused else judge(paths, reproduce(paths, say))
+        failure = None if outcome.whole else {"stage": outcome.stage, "error": outcome.error, "advice": advice(outcome)}
+        folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code, failure=failure)
         log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage, run=folder.name)
         write_page(paths)
         for line in [*in_words(outcome, paths), *how_to_keep(outcome, paths)]:
@@ -94,8 +110,8 @@ def reproduce(paths: Paths, say: Callable[[str], None]) -> tuple[int, int | None
 
 
 def any_failed_row(paths: Paths) -> bool:
-    manifest = paths.completions / "manifest.json"
-    return manifest.is_file() and bool(json.loads(manifest.read_text(encoding="utf-8"))["rows"]["failed"])
+    rows = read_json_or_empty(paths.completions / "manifest.json").get("rows")
+    return bool((rows or {}).get("failed"))
 
 
 def is_news(line: str) -> bool:
@@ -136,7 +152,7 @@ def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
         return Outcome(128 + interrupted_by, failed[-1][0] if failed else None)
     if failed:
         stage, own = failed[-1]
-        return Outcome(KILLED_EXIT_CODE if own is None else int(own), stage)
+        return Outcome(KILLED_EXIT_CODE if own is None else int(own), stage, ran[stage].get("error"))
     if code != 0:
         return Outcome(DVC_EXIT_CODE)
     return Outcome(1 if run_record.verdict(paths, 0) == "red" else 0, unchanged=not set(ran) - {"model"})
@@ -145,31 +161,45 @@ def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
 def in_words(outcome: Outcome, paths: Paths) -> list[str]:
     """The lines after the night: what ran and its scores, or that nothing had to, or what failed and what to do."""
     if outcome.unchanged:
-        last = next((line for line in reversed(run_record.read_history(paths)) if not line.get("unchanged")), None)
-        since = f" of {last['started'].replace('T', ' ')[:16]}" if last else ""
+        last = run_record.last_whole(run_record.read_history(paths))
+        since = f" of {run_record.minute(last)}" if last else ""
         return [f"nothing changed since the last run{since}: the model was checked, nothing else had to run", *verdict_lines(paths)]
-    if outcome.exit_code in (0, 1):
+    if outcome.whole:
         return ["", *summary_lines(paths)]
-    kept = ["data/results still holds the last whole night"] if (paths.results / "manifest.json").is_file() else []
-    return [what_failed(outcome), *kept, f"night     {paths.index_html}"]
+    error = [f"error     {outcome.error}"] if outcome.error else []
+    last = run_record.last_whole(run_record.read_history(paths))
+    of = f" of {run_record.minute(last)}" if last else ""
+    kept = [f"data/results still holds the last whole night{of}"] if (paths.results / "manifest.json").is_file() else []
+    return [f"failed    {what_failed(outcome)}", *error, f"do        {advice(outcome)}", *kept, f"night     {paths.index_html}"]
 
 
 def what_failed(outcome: Outcome) -> str:
-    """Which stage failed, how, and what to do."""
+    """Which stage failed, and how."""
+    where = f"stage {outcome.stage} " if outcome.stage else ""
     if outcome.exit_code > 128:
-        return f"interrupted (exit {outcome.exit_code}); `pipeline night` goes on from what was saved"
+        return f"{where}interrupted (exit {outcome.exit_code})"
     if outcome.stage is None:
-        return "`dvc repro` refused to run (its words are above); `pipeline doctor` looks for the cause"
-    how = f"failed (exit {outcome.exit_code})"
+        return f"{'params.yaml' if outcome.error else '`dvc repro`'} stopped the night before its first stage (exit {outcome.exit_code})"
     if outcome.exit_code == KILLED_EXIT_CODE:
-        how = f"ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
-    return f"stage {outcome.stage} {how}; mend what it says above, then `pipeline night` goes on from there"
+        return f"{where}ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
+    return f"{where}failed (exit {outcome.exit_code})"
+
+
+def advice(outcome: Outcome) -> str:
+    """What to type."""
+    if outcome.exit_code > 128:
+        return "`pipeline night` goes on from what was saved"
+    if outcome.stage is None and not outcome.error:
+        return "`pipeline doctor` looks for the cause of what dvc said"
+    if outcome.exit_code == BUG_EXIT_CODE:
+        return f"`pipeline --debug {outcome.stage}` shows where"
+    return "mend that, then `pipeline night` goes on from there"
 
 
 def how_to_keep(outcome: Outcome, paths: Paths) -> list[str]:
     """The command that makes this night a revision to go back to; nothing where Git has it already."""
     changed = Machine().run("git", "-C", str(paths.root), "status", "--porcelain", "dvc.lock")
-    if outcome.unchanged or outcome.exit_code not in (0, 1) or not changed:
+    if outcome.unchanged or not outcome.whole or not changed:
         return []
     return ["keep      git add dvc.lock reports/metrics.json && git commit -m night    (for compare, metrics diff and experiments)"]
 
@@ -179,7 +209,8 @@ def notify(params: Params, paths: Paths, outcome: Outcome, log: EventLog) -> Non
     if not params.notify.command:
         return
     words = "\n".join(in_words(outcome, paths)) + "\n"
-    about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": run_record.verdict(paths, outcome.exit_code),
+    verdict = run_record.verdict(paths, outcome.exit_code) if outcome.whole else "red"
+    about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": verdict,
              "PIPELINE_PAGE": str(paths.index_html)}  # fmt: skip
     try:
         done = subprocess.run(
