@@ -338,3 +338,10 @@ def test_a_torn_manifest_is_made_again_or_named(finished_run, tmp_path, tiny_che
     assert f"{file}: is torn" in capsys.readouterr().err
     assert run_chain(finished_run / "in.jsonl", tmp_path / "out", tiny_checkpoint) == 0
     assert len(results(tmp_path / "out")) == 15
+
+
+def test_a_run_that_answers_nothing_is_red_and_published(tmp_path, tiny_checkpoint, capsys):
+    file = write_rows(tmp_path / "in.jsonl", rows(3))
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, "prompt.template='{{ meta.absent }}'") == 1
+    assert "not one was answered: 3 rejected" in capsys.readouterr().err
+    assert {row["status"] for row in results(tmp_path / "out")} == {"rejected"}

@@ -34,6 +34,8 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         *sound(paths),
         *diverged_canaries(paths),
         *gate.nothing_valid(_asked(scores["params"]["evaluate"]), metrics),
+        *gate.nothing_answered(metrics["rows"]["night"]),
+        *gate.rejected_files(read_manifest(paths.validated).get("files", [])),
         *gate.limits(limits, metrics, lambda field, value: _slice_means(control, field, value)),
         *gate.shares(limits, metrics["rows"]["night"]),
         *gate.drifts(limits, moved),
