@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pipeline import __version__
+from pipeline.cli.terminal import tolerant
 from pipeline.core.errors import BUG_EXIT_CODE, PipelineError, outcome
 from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 
@@ -41,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "label": ("pipeline.cli.label:label", "Bad cases out to people, their verdicts back in."),
     "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),
 }
+
+
+# Commands that are called for what they leave in files: what they print may be lost.
+WORK = {"run", "score", "night", "model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish"}
 
 
 class LazyGroup(click.Group):
@@ -74,6 +79,8 @@ def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
         python -m pipeline run questions.jsonl --out /tmp/answers
     """
     ctx.obj = {"debug": debug}
+    if ctx.invoked_subcommand in WORK:
+        ctx.with_resource(tolerant("stdout"))
     if log_level:
         os.environ[LEVEL_VARIABLE] = log_level  # the stages under DVC inherit it
 
@@ -81,15 +88,16 @@ def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the group and turn every outcome into the exit codes of the contract."""
     debug = "--debug" in (args if args is not None else sys.argv[1:])
-    try:
-        code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        sys.exit(_report(error))
+    with tolerant("stderr"):
+        try:
+            code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
+            sys.exit(code if isinstance(code, int) else 0)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            if debug:
+                traceback.print_exc()
+            sys.exit(_report(error))
 
 
 def _report(error: BaseException) -> int:
