@@ -28,16 +28,15 @@ STAGE = '''
     from pipeline.core.errors import MissingInput
     from pipeline.core.paths import Paths
     from pipeline.core.telemetry import timed
+    from pipeline.runners.interruption import interruptible
 
     mode = Path("mode.txt").read_text().strip()
     with timed(Paths(Path(".")), sys.argv[1]):
         if mode == "broken":
             raise MissingInput("data/raw/a.jsonl: no such file")
         if mode == "slow":
-            try:
+            with interruptible():
                 time.sleep(60)
-            except KeyboardInterrupt:
-                raise SystemExit(130)
         Path("reports").mkdir(exist_ok=True)
         Path("reports/gate.json").write_text(json.dumps({"verdict": mode, "reasons": []}))
         Path("out.txt").write_text(mode)
@@ -176,7 +175,8 @@ def test_one_night_at_a_time_and_a_dead_one_is_named(tmp_path, monkeypatch):
     assert night_lock.holder(lock)[0] == "free"
 
 
-def test_sigterm_reaches_the_stage_and_gives_143(project):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
+def test_a_signal_reaches_the_stage_and_nothing_lives_on(project, number, code):
     (project.root / "mode.txt").write_text("slow")
     script = (
         "import sys; from pathlib import Path; from pipeline.core.params import Params; from pipeline.core.paths import Paths\n"
@@ -191,11 +191,19 @@ def test_sigterm_reaches_the_stage_and_gives_143(project):
         time.sleep(0.05)
     stages = [pid for pid in psutil.pids() if _works_in(pid, project.root) and pid != process.pid]
     assert stages
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     said, _ = process.communicate(timeout=30)
-    assert process.returncode == 143
-    assert "goes on from what was saved" in said
+    assert process.returncode == code
+    assert "goes on from what was saved" in said or number == signal.SIGKILL
+    for _ in range(200):
+        if not any(_works_in(pid, project.root) for pid in stages):
+            break
+        time.sleep(0.05)
     assert not any(_works_in(pid, project.root) for pid in stages)
+    if number == signal.SIGKILL:  # the stage ended as it does at SIGTERM, and the next night runs
+        assert json.loads(started.read_text())["exit_code"] == 143
+        (project.root / "mode.txt").write_text("green")
+        assert night(project)[0] == 0
 
 
 def test_a_night_outside_a_project_says_so(tmp_path):

@@ -24,7 +24,7 @@ def night(paths: Paths, gc: bool) -> int:
     """One night: lock, dvc repro, record, night page, notify.command when red.
 
     \b
-    Exit codes: 0 good, 1 gate red, 2 DVC or params, 3 data, 4 model, 6 disk or memory, 130/143 interrupted.
+    Exit codes: 0 good, 1 gate red, 2 DVC or params, 3 data, 4 model, 6 disk or memory, 129/130/143 interrupted.
 
     \b
     Example:

@@ -60,7 +60,7 @@ class OutOfResources(PipelineError):
 
 
 class Interrupted(PipelineError):
-    """Ctrl-C (130) or SIGTERM (143), after progress was saved."""
+    """Ctrl-C (130), SIGTERM (143) or SIGHUP (129), after progress was saved."""
 
     exit_code = 130
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.runners import night_lock, run_record
+from pipeline.runners.interruption import catch, die_with_parent, release
 from pipeline.runners.machine import Machine
 from pipeline.runners.summary import summary_lines, verdict_lines
 
@@ -122,7 +122,7 @@ def is_news(line: str) -> bool:
 def _dvc_repro(paths: Paths, say: Callable[[str], None], *words: str) -> tuple[int, int | None]:
     process = subprocess.Popen(
         dvc_command("repro", *words), cwd=paths.root, env={**dvc_environment(), "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        stdout=subprocess.PIPE, text=True, errors="replace",
+        stdout=subprocess.PIPE, text=True, errors="replace", preexec_fn=die_with_parent,
     )  # fmt: skip
     assert process.stdout is not None
     passed_on: list[int] = []
@@ -131,15 +131,14 @@ def _dvc_repro(paths: Paths, say: Callable[[str], None], *words: str) -> tuple[i
         passed_on.append(number)
         os.killpg(process.pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = catch(pass_on)
     try:
         for line in process.stdout:
             if is_news(line):
                 say(line.rstrip())
         code = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        release(before)
     return code, passed_on[0] if passed_on else None
 
 
