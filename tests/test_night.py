@@ -1,5 +1,6 @@
 """The night on a small DVC project of its own: lock, exit codes, record, history, notify, housekeeping."""
 
+import errno
 import json
 import os
 import signal
@@ -78,7 +79,7 @@ def test_a_failed_night_tells_its_error_and_whose_results_lie_there(project):
     command = parse_params({"notify": {"command": [sys.executable, "-c", script]}})
     for options, code, named in (
         ({}, 2, "stage gate failed (exit 2)"),
-        ({"refused": "params.yaml line 1: no"}, 2, "before its first stage"),
+        ({"refused": "params.yaml line 1: no"}, 2, "the night stopped (exit 2)"),
     ):
         exit_code, said = night(project, command, **options)
         assert exit_code == code
@@ -93,6 +94,21 @@ def test_a_failed_night_tells_its_error_and_whose_results_lie_there(project):
         assert "`pipeline night` goes on" in page and date in page and "987" not in page
         last = run_record.read_history(project)[-1]
         assert (last["verdict"], last["exit_code"], last["metrics"], last["rows"]) == ("failed", 2, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "said"), [("green", 6, "the night stopped (exit 6)"), ("broken", 2, "stage gate failed (exit 2)")]
+)
+def test_a_full_disk_takes_the_record_and_not_the_word(project, monkeypatch, mode, code, said):
+    def full(*words, **about):
+        raise OSError(errno.ENOSPC, "No space left on device", "reports/runs")
+
+    monkeypatch.setattr(run_record, "write_run", full)
+    (project.root / "mode.txt").write_text(mode)
+    told = project.root / "told.txt"
+    script = f"import os,sys; open({str(told)!r},'w').write(os.environ['PIPELINE_VERDICT'] + sys.stdin.read())"
+    assert night(project, parse_params({"notify": {"command": [sys.executable, "-c", script]}}))[0] == code
+    assert told.read_text().startswith(f"redfailed    {said}")
 
 
 def test_a_params_file_that_cannot_be_read_is_a_failed_night(project):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipeline.core import telemetry
+from pipeline.core import errors, telemetry
 from pipeline.core.errors import BUG_EXIT_CODE, UsageError
 from pipeline.core.logging import EventLog, forget_old
 from pipeline.core.manifest import read_json_or_empty
@@ -70,9 +70,14 @@ def run_night(
         telemetry.clear(paths.work)
         outcome = Outcome(UsageError.exit_code, error=refused) if refused else judge(paths, reproduce(paths, say))
         failure = None if outcome.whole else {"stage": outcome.stage, "error": outcome.error, "advice": advice(outcome)}
-        folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code, failure=failure)
-        log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage, run=folder.name)
-        write_page(paths)
+        try:
+            run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code, failure=failure)
+            write_page(paths)
+        except OSError as error:  # the disk that ended the night may have no room for its record either
+            code, words = errors.outcome(error)
+            say(f"the night's record or page could not be written: {words}")
+            outcome = Outcome(code, error=words) if outcome.whole else outcome
+        log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage)
         for line in [*in_words(outcome, paths), *how_to_keep(outcome, paths)]:
             say(line)
         if outcome.exit_code:
@@ -178,7 +183,7 @@ def what_failed(outcome: Outcome) -> str:
     if outcome.exit_code > 128:
         return f"{where}interrupted (exit {outcome.exit_code})"
     if outcome.stage is None:
-        return f"{'params.yaml' if outcome.error else '`dvc repro`'} stopped the night before its first stage (exit {outcome.exit_code})"
+        return f"{'the night' if outcome.error else '`dvc repro`'} stopped (exit {outcome.exit_code})"
     if outcome.exit_code == KILLED_EXIT_CODE:
         return f"{where}ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
     return f"{where}failed (exit {outcome.exit_code})"
@@ -190,6 +195,8 @@ def advice(outcome: Outcome) -> str:
         return "`pipeline night` goes on from what was saved"
     if outcome.stage is None and not outcome.error:
         return "`pipeline doctor` looks for the cause of what dvc said"
+    if outcome.exit_code == KILLED_EXIT_CODE and not outcome.error:
+        return "`pipeline doctor` shows memory and disk; `pipeline night` goes on from what was saved"
     if outcome.exit_code == BUG_EXIT_CODE:
         return f"`pipeline --debug {outcome.stage}` shows where"
     return "mend that, then `pipeline night` goes on from there"

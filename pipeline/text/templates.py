@@ -70,7 +70,7 @@ def compile_template(
     try:
         return environment.from_string(source)
     except TemplateSyntaxError as error:
-        raise wrong(f"{where}: line {error.lineno}: {error.message}; mend the template") from None
+        raise wrong(f"{where}: line {error.lineno}: {(error.message or '').rstrip('.')}; mend the template") from None
 
 
 def render(template: Template, values: Mapping[str, Any]) -> str:
