@@ -345,3 +345,29 @@ def test_a_run_that_answers_nothing_is_red_and_published(tmp_path, tiny_checkpoi
     assert run_chain(file, tmp_path / "out", tiny_checkpoint, "prompt.template='{{ meta.absent }}'") == 1
     assert "not one was answered: 3 rejected" in capsys.readouterr().err
     assert {row["status"] for row in results(tmp_path / "out")} == {"rejected"}
+
+
+NAMED = ("evaluate", "gate", "report", "publish", "accept", "verify")
+
+
+@pytest.mark.parametrize("torn", ["[]", '{"rows": '])
+def test_no_command_takes_a_torn_file_for_a_bug(finished_run, tmp_path, capsys, torn):
+    """Each JSON file of the chain in turn: the commands that read it go on without it, or name it."""
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    out = tmp_path / "out"
+    files = [
+        *out.glob("data/*/manifest.json"),
+        out / "data/scores/profile.json",
+        *(out / "reports").glob("*.json"),
+        out / "models/model.json",
+    ]
+    for file in files:
+        whole = tree(out)
+        for command in NAMED:
+            file.write_text(torn)
+            code = pipeline(command, "--root", out)
+            said = capsys.readouterr().err
+            assert code in (0, 2, 3, 5), (file, command, said)
+            for name, data in whole.items():
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_bytes(data)

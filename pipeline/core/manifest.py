@@ -240,8 +240,7 @@ def describe_file(file: Path, name: str) -> dict[str, Any]:
 def describe_upstream(folder: Path, root: Path) -> dict[str, Any]:
     """The manifest of the stage before, as an input entry. Raises MissingInput naming the stage to run."""
     file = folder / "manifest.json"
-    if not file.is_file():
-        raise MissingInput(f"{file}: not there yet; run the stage that makes {folder.name} first, or the whole chain")
+    read_manifest(folder)
     return describe_file(file, file.relative_to(root).as_posix())
 
 
