@@ -317,3 +317,57 @@ def test_an_out_that_would_replace_what_no_run_wrote_is_refused(whole, tmp_path,
     shutil.rmtree(tmp_path / "new/data")
     (tmp_path / "new/effective_params.yaml").unlink()  # as a run leaves it that ended at once
     assert run_chain(file, "new", tiny_checkpoint) == 0
+
+
+def test_a_template_that_does_not_parse_is_no_red_gate(tmp_path, tiny_checkpoint, capsys):
+    file = write_rows(tmp_path / "in.jsonl", rows(2))
+    assert run_chain(file, tmp_path / "a", tiny_checkpoint, "prompt.template='{{ text'") == 2
+    assert "prompt.template: line 1" in capsys.readouterr().err
+    shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text("{% for %}")
+    assert run_chain(file, tmp_path / "b", tmp_path / "model") == 4
+    assert "chat_template.jinja: line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("torn", ["[]", "{}", '{"rows": ', ""])
+def test_a_torn_manifest_is_made_again_or_named(finished_run, tmp_path, tiny_checkpoint, capsys, torn):
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    file = tmp_path / "out/data/completions/manifest.json"
+    file.write_text(torn)
+    assert pipeline("evaluate", "--root", tmp_path / "out") == 2
+    assert f"{file}: is torn" in capsys.readouterr().err
+    assert run_chain(finished_run / "in.jsonl", tmp_path / "out", tiny_checkpoint) == 0
+    assert len(results(tmp_path / "out")) == 15
+
+
+def test_a_run_that_answers_nothing_is_red_and_published(tmp_path, tiny_checkpoint, capsys):
+    file = write_rows(tmp_path / "in.jsonl", rows(3))
+    assert run_chain(file, tmp_path / "out", tiny_checkpoint, "prompt.template='{{ meta.absent }}'") == 1
+    assert "not one was answered: 3 rejected" in capsys.readouterr().err
+    assert {row["status"] for row in results(tmp_path / "out")} == {"rejected"}
+
+
+NAMED = ("evaluate", "gate", "report", "publish", "accept", "verify")
+
+
+@pytest.mark.parametrize("torn", ["[]", '{"rows": '])
+def test_no_command_takes_a_torn_file_for_a_bug(finished_run, tmp_path, capsys, torn):
+    """Each JSON file of the chain in turn: the commands that read it go on without it, or name it."""
+    shutil.copytree(finished_run / "out", tmp_path / "out")
+    out = tmp_path / "out"
+    files = [
+        *out.glob("data/*/manifest.json"),
+        out / "data/scores/profile.json",
+        *(out / "reports").glob("*.json"),
+        out / "models/model.json",
+    ]
+    for file in files:
+        whole = tree(out)
+        for command in NAMED:
+            file.write_text(torn)
+            code = pipeline(command, "--root", out)
+            said = capsys.readouterr().err
+            assert code in (0, 2, 3, 5), (file, command, said)
+            for name, data in whole.items():
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_bytes(data)

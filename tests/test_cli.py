@@ -1,5 +1,7 @@
 """Commands: each is listed, starts without torch, helps with an example that parses, and says what is wrong in a line."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -7,6 +9,7 @@ import sys
 
 import click
 import pytest
+from chains import write_rows
 from projects import PROJECT
 from test_readme import parse
 
@@ -54,3 +57,18 @@ def test_help_and_status_load_no_torch():
     code += "assert 'torch' not in sys.modules"
     for args in (["--help"], ["status"], ["run", "--help"]):
         subprocess.run([sys.executable, "-c", code, *args], cwd=PROJECT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "redirected",
+    ["| true", "| head -c 1", "2>&-", ">&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&- 2>&-"],
+)
+def test_work_whose_words_nobody_reads_is_done_all_the_same(tmp_path, redirected):
+    file = write_rows(tmp_path / "in.jsonl", [{"id": "a", "text": "say", "answer": "cat", "reference": "cat"}])
+    command = f"{shlex.quote(sys.executable)} -m pipeline score in.jsonl --out out -S data.completion_field=answer"
+    env = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{command} {redirected}"], cwd=file.parent, env=env, stdout=subprocess.DEVNULL)
+    assert done.returncode == 0
+    history = (tmp_path / "out/reports/runs/history.jsonl").read_text()
+    assert json.loads(history)["exit_code"] == 0
+    assert (tmp_path / "out/data/results/manifest.json").is_file()

@@ -12,6 +12,7 @@ import pytest
 from chains import manifest, results, rows, stored_answers, tree, write_rows
 
 from pipeline.core.errors import UsageError
+from pipeline.runners.interruption import Interruption, interruptible
 from pipeline.runners.lock import folder_lock
 
 HOUSE = kill_harness.HOUSE
@@ -164,3 +165,20 @@ def test_a_night_asks_failed_rows_again_though_nothing_else_changed(tmp_path):
         (tmp_path / "failed.txt").write_text(str(failed))
         assert reproduce(paths, print) == (0, None)
         assert (tmp_path / "calls.txt").read_text() == calls
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not interruption.stop()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert str(interruption.error("saved")) == "SIGHUP: saved"
+        assert interruption.error("saved").exit_code == 129
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -97,7 +97,7 @@ def test_unlikely_tokens_are_shaded_where_the_checkpoint_is_at_hand(tmp_path, ti
 def test_new_fixed_and_still_failing_against_the_accepted_run(tmp_path):
     kinds = {"still": ("wrong", "wrong"), "new": ("good", "refusal"), "fixed": ("wrong", "good"), "fine": ("good", "good")}
     paths = nt.build(tmp_path, [nt.row(n, before, control=True) for n, (before, _) in enumerate(kinds.values())])
-    write_json(paths.scores / "profile.json", {})
+    write_json(paths.scores / "profile.json", {"night": {}, "control": {}})
     write_json(paths.baseline_json, as_json(paths, "for the test"))
     answers = [nt.row(n, now, control=True) for n, (_, now) in enumerate(kinds.values())]
     nt.build(tmp_path, [*answers, nt.row(4, "wrong"), nt.row(5, "wrong", control=True)])

@@ -53,6 +53,23 @@ def test_green_without_limits_and_without_baseline(tmp_path):
     assert verdict["verdict"] == "green" and verdict["reasons"] == []
 
 
+@pytest.mark.parametrize(("rows", "rejected"), [([row | {"finish_reason": "error"} for row in NIGHT], 0), ([], 5)])
+def test_rows_without_one_answer_are_red(tmp_path, rows, rejected):
+    _, verdict = judge(tmp_path, rows, rejected=rejected)
+    count = len(rows) + rejected
+    assert verdict["verdict"] == "red"
+    words = f"{count} rows came in and not one was answered: {rejected} rejected, {len(rows)} answers failed"
+    assert verdict["reasons"] == [words]
+    assert reasons(verdict)[0]["zh"].startswith(f"共 {count} 行输入，没有一行得到回答")
+    _, verdict = judge(tmp_path / "one", [*rows, NIGHT[0]], rejected=rejected)
+    assert verdict["verdict"] == "green"
+
+
+def test_a_file_whose_every_row_was_rejected_is_noted():
+    files = [{"path": "a", "rows": 3, "rejected": 3}, {"path": "b", "rows": 3, "rejected": 2}, {"path": "c", "rows": 0, "rejected": 0}]
+    assert [(item.red, item.message) for item in checks.rejected_files(files)] == [(False, "a: all of its 3 rows were rejected")]
+
+
 def test_green_when_nothing_changed_and_red_when_the_control_set_falls(tmp_path):
     accepted(tmp_path, [*NIGHT, *control(20)])
     _, verdict = judge(tmp_path, [*NIGHT, *control(20)])

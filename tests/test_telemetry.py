@@ -1,5 +1,6 @@
 """Telemetry and logs: numbers of a run, bounded, without row text."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from chains import results, run_chain, write_rows
 
+from pipeline.cli.main import _report
 from pipeline.core import telemetry
-from pipeline.core.errors import DataError
+from pipeline.core.errors import DataError, PipelineError
 from pipeline.core.logging import EventLog, forget_old
 from pipeline.core.paths import Paths
 from pipeline.core.telemetry import Meter, timed
@@ -46,6 +48,26 @@ def test_a_failing_stage_is_recorded_with_its_exit_code_and_not_its_words(tmp_pa
     text = "".join(file.read_text() for file in paths.logs.iterdir())
     assert "DataError" in text
     assert "zebrafinch" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 6, "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), 6, "{root}: no space left"),
+        (OSError(errno.EACCES, "Permission denied", "/a"), 6, "/a: Permission denied"),
+        (ValueError("zebrafinch"), 70, "ValueError (a bug"),
+        (PipelineError("said by nobody"), 70, "said by nobody"),
+    ],
+)
+def test_a_stage_leaves_the_exit_code_that_its_command_gives_and_the_words(tmp_path, capsys, error, code, words):
+    with pytest.raises(type(error)), timed(Paths(tmp_path), "generate"):
+        raise error
+    left = telemetry.collected(tmp_path / ".work")["generate"]
+    assert left["exit_code"] == code == _report(error)
+    assert left["error"].startswith(words.format(root=tmp_path))
+    assert "zebrafinch" not in left["error"]
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_no_text_of_a_row_is_in_logs_metrics_or_the_record(tmp_path, tiny_checkpoint, monkeypatch, capsys):

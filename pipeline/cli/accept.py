@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from pipeline.cli.options import root_option
-from pipeline.core.errors import MissingInput, UsageError
-from pipeline.core.manifest import write_json
+from pipeline.core.errors import UsageError
+from pipeline.core.manifest import read_json, write_json
 from pipeline.core.paths import Paths
 from pipeline.evaluation.baseline import as_json
 
@@ -23,9 +21,7 @@ def accept(paths: Paths, why: str | None) -> None:
     Example:
         python -m pipeline accept --why "new model, answers read by two people"
     """
-    if not paths.gate_json.is_file():
-        raise MissingInput(f"{paths.gate_json}: not there yet; run the chain once before accepting it")
-    verdict = json.loads(paths.gate_json.read_text(encoding="utf-8"))
+    verdict = read_json(paths.gate_json, made_by="gate")
     if verdict["verdict"] == "red" and not why:
         raise UsageError(f"the gate is red ({'; '.join(verdict['reasons'])}); to accept this run all the same, say --why")
     baseline = as_json(paths, why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -12,8 +11,9 @@ from typing import Any
 import click
 
 from pipeline import __version__
+from pipeline.cli.streams import tolerant
 from pipeline.cli.terminal import shown
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import BUG_EXIT_CODE, PipelineError, outcome
 from pipeline.core.logging import LEVEL_VARIABLE, LEVELS
 from pipeline.core.paths import check_name
 
@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "label": ("pipeline.cli.label:label", "Bad cases out to people, their verdicts back in."),
     "accept": ("pipeline.cli.accept:accept", "Make this run's control-set scores the baseline of the gate."),
 }
+
+
+# Commands that are called for what they leave in files: what they print may be lost.
+WORK = {"run", "score", "night", "model", "validate", "preprocess", "bucket", "generate", "evaluate", "gate", "report", "publish"}
 
 
 class LazyGroup(click.Group):
@@ -77,6 +81,8 @@ def cli(ctx: click.Context, debug: bool, log_level: str | None) -> None:
         python -m pipeline run questions.jsonl --out /tmp/answers
     """
     ctx.obj = {"debug": debug}
+    if ctx.invoked_subcommand in WORK:
+        ctx.with_resource(tolerant("stdout"))
     if log_level:
         os.environ[LEVEL_VARIABLE] = log_level  # the stages under DVC inherit it
 
@@ -85,17 +91,18 @@ def main(args: list[str] | None = None) -> None:
     """Run the group and turn every outcome into the exit codes of the contract."""
     words = args if args is not None else sys.argv[1:]
     debug = "--debug" in words
-    try:
-        for word in words:
-            check_name(word)
-        code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        sys.exit(_report(error))
+    with tolerant("stderr"):
+        try:
+            for word in words:
+                check_name(word)
+            code: Any = cli.main(args=args, prog_name="pipeline", standalone_mode=False)
+            sys.exit(code if isinstance(code, int) else 0)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            if debug:
+                traceback.print_exc()
+            sys.exit(_report(error))
 
 
 def _report(error: BaseException) -> int:
@@ -105,22 +112,13 @@ def _report(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return 2
-    if isinstance(error, PipelineError):
-        click.echo(f"error: {shown(str(error))}", err=True)
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt | click.Abort):
-        click.echo("interrupted; the same command goes on from what was saved", err=True)
-        return 130
+    if isinstance(error, click.Abort):
+        error = KeyboardInterrupt()
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-        click.echo(
-            f"error: {error or 'out of memory'}; what was finished is saved: free some space and run the same command again", err=True
-        )
-        return 6
-    if isinstance(error, OSError):
-        click.echo(f"error: {error.filename or ''}: {error.strerror or error}; check the path and its permissions", err=True)
-        return 6 if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else 2
-    click.echo(f"error: {type(error).__name__}: {error} (a bug; --debug shows where)", err=True)
-    return 70
+    code, words = outcome(error)
+    if code == BUG_EXIT_CODE and not isinstance(error, PipelineError):
+        words = f"{type(error).__name__}: {error} (a bug; --debug shows where)"
+    click.echo(f"error: {shown(words)}", err=True)
+    return code

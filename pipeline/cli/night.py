@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from pipeline.cli.options import read_params, root_option
+from pipeline.core.errors import ParamsError
 from pipeline.core.manifest import read_json_or_empty
+from pipeline.core.params import readable_params
 from pipeline.core.paths import Paths
 
 
@@ -22,7 +24,7 @@ def night(paths: Paths, gc: bool) -> int:
     """One night: lock, dvc repro, record, night page, notify.command when red.
 
     \b
-    Exit codes: 0 good, 1 gate red, 2 DVC or params, 3 data, 4 model, 6 disk or memory, 130/143 interrupted.
+    Exit codes: 0 good, 1 gate red, 2 DVC or params, 3 data, 4 model, 6 disk or memory, 129/130/143 interrupted.
 
     \b
     Example:
@@ -31,9 +33,13 @@ def night(paths: Paths, gc: bool) -> int:
     from pipeline.report.night_page import write_night_page
     from pipeline.runners.night import run_night
 
-    params = read_params(None, (), paths.root)
+    refused = None
+    try:
+        params = read_params(None, (), paths.root)
+    except ParamsError as error:
+        params, refused = readable_params(paths.root / "params.yaml"), str(error)
     page = partial(write_night_page, language=params.report.language)
-    return run_night(paths, params, write_page=page, collect_garbage=gc, say=click.echo)
+    return run_night(paths, params, write_page=page, collect_garbage=gc, say=click.echo, refused=refused)
 
 
 @click.command()

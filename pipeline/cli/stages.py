@@ -35,9 +35,9 @@ def _command(name: str, about: str, example: str = "") -> click.Command:
         from pipeline.runners.lock import folder_lock
 
         params = read_params(params_file, overrides, paths.root)
-        if name == "model":  # the first stage, which DVC never skips
-            check_late_params(params, paths)
         with interruptible(), folder_lock(paths.work / f"{name}.lock"), timed(paths, name):
+            if name == "model":  # the first stage, which DVC never skips
+                check_late_params(params, paths)
             with _profiled(paths) if profile else nullcontext():
                 manifest = run_stage(name, params, paths)
             folder = paths.stage_folders.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -59,13 +60,14 @@ class EventLog:
         }
         line = json.dumps(event | {"fields": fields}, ensure_ascii=False, default=str) + "\n"
         file = self.folder / f"{now:%Y-%m-%d}.jsonl"
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            forget_old(self.folder, keep=KEPT_DAYS - 1)
-        elif file.stat().st_size > MAX_DAY_BYTES:
-            return
-        with open(file, "ab", buffering=0) as handle:
-            handle.write(line.encode())
+        with suppress(OSError):  # a full disk is told by the work, not by its log
+            if not file.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                forget_old(self.folder, keep=KEPT_DAYS - 1)
+            elif file.stat().st_size > MAX_DAY_BYTES:
+                return
+            with open(file, "ab", buffering=0) as handle:
+                handle.write(line.encode())
 
 
 def forget_old(folder: Path, keep: int = KEPT_DAYS) -> list[Path]:

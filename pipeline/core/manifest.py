@@ -240,8 +240,7 @@ def describe_file(file: Path, name: str) -> dict[str, Any]:
 def describe_upstream(folder: Path, root: Path) -> dict[str, Any]:
     """The manifest of the stage before, as an input entry. Raises MissingInput naming the stage to run."""
     file = folder / "manifest.json"
-    if not file.is_file():
-        raise MissingInput(f"{file}: not there yet; run the stage that makes {folder.name} first, or the whole chain")
+    read_manifest(folder)
     return describe_file(file, file.relative_to(root).as_posix())
 
 
@@ -256,21 +255,21 @@ def changed_since(described: Iterable[dict[str, Any]], root: Path) -> list[str]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A folder's manifest.json. Raises MissingInput when there is none."""
+    """A folder's manifest.json. Raises MissingInput when there is none, or it is torn."""
     file = folder / "manifest.json"
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MissingInput(f"{file}: not there yet; run the stage that makes {folder.name} first, or the whole chain") from None
+    data = read_json_or_empty(file)
+    if "outputs" not in data:
+        state = "is torn" if file.is_file() else "not there yet"
+        raise MissingInput(f"{file}: {state}; run the stage that makes {folder.name} first, or the whole chain")
     return data
 
 
 def read_json(file: Path, made_by: str) -> dict[str, Any]:
-    """A JSON object that a stage wrote. Raises MissingInput naming the stage that makes it."""
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MissingInput(f"{file}: not there yet; run `pipeline {made_by}` first, or the whole chain") from None
+    """A JSON object that a stage wrote. Raises MissingInput naming the stage that makes it; a torn one counts as missing."""
+    data = read_json_or_empty(file)
+    if not data:
+        state = "is torn" if file.is_file() else "not there yet"
+        raise MissingInput(f"{file}: {state}; run `pipeline {made_by}` first, or the whole chain")
     return data
 
 

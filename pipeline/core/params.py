@@ -280,6 +280,22 @@ def parse_params(data: Mapping[str, Any], place: Callable[[str], str] = lambda p
         raise ParamsError("; ".join(dict.fromkeys(lines))) from None
 
 
+def readable_params(file: Path) -> Params:
+    """The sections of a faulty params file that can be read, the defaults for the others."""
+    found: dict[str, Any] = {}
+    try:
+        data = read_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError, ParamsError):
+        return Params()
+    for name, section in data.items() if isinstance(data, dict) else ():
+        try:
+            parse_params({name: section})
+        except ParamsError:
+            continue
+        found[name] = section
+    return parse_params(found)
+
+
 def read_yaml(text: str, where: str) -> Any:
     """YAML 1.2 to plain Python data. Raises ParamsError with line and column."""
     try:

@@ -6,7 +6,6 @@ reports/runs/. Nothing here reaches a stage's outs: clocks and hosts stay outsid
 
 from __future__ import annotations
 
-import json
 import resource
 import shutil
 import time
@@ -18,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.errors import NO_SPACE, outcome
 from pipeline.core.logging import EventLog
-from pipeline.core.manifest import write_json
+from pipeline.core.manifest import read_json_or_empty, write_json
 from pipeline.core.paths import Paths
 
 CHUNK_ROWS = 8192  # rows kept as Python objects before they are packed, about 50 bytes each
@@ -109,17 +109,20 @@ def timed(paths: Paths, stage: str) -> Iterator[None]:
     wall, used, started = time.perf_counter(), time.process_time(), time.time()
     log.info("started")
     _merge(paths.work, stage, {"started": started, "exit_code": None})  # stays None when the process is killed
-    code = 0
+    code, words = 0, None
     try:
         yield
     except BaseException as error:
-        code = getattr(error, "exit_code", 70)
+        if isinstance(error, OSError) and error.errno in NO_SPACE and not error.filename:
+            error.filename = str(paths.root)  # a failed write does not say where
+        code, words = outcome(error)
         log.info("failed", kind=type(error).__name__, exit_code=code)
         raise
     finally:
         data = {
             "wall_s": round(time.perf_counter() - wall, 4), "cpu_s": round(time.process_time() - used, 4),
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "exit_code": code,
+            "error": words,
         }  # fmt: skip
         _merge(paths.work, stage, data)
         if not code:
@@ -137,7 +140,7 @@ def clear(work: Path) -> None:
 
 def collected(work: Path) -> dict[str, dict[str, Any]]:
     """What the stages of this run left, by stage, in the order they started."""
-    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder(work).glob("*.json"))}
+    found = {file.stem: read_json_or_empty(file) for file in sorted(folder(work).glob("*.json"))}
     return dict(sorted(found.items(), key=lambda item: item[1].get("started", 0.0)))
 
 
@@ -149,5 +152,4 @@ def collected_rows(work: Path) -> pa.Table:
 
 def _merge(work: Path, stage: str, data: dict[str, Any]) -> None:
     file = folder(work) / f"{stage}.json"
-    held: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    write_json(file, held | data)
+    write_json(file, read_json_or_empty(file) | data)

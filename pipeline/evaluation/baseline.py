@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.errors import DataError
-from pipeline.core.manifest import read_batches, read_manifest
+from pipeline.core.manifest import read_batches, read_json, read_manifest
 from pipeline.core.paths import Paths
 
 FORMAT = "pipeline-baseline/1"
@@ -92,7 +92,7 @@ def as_json(paths: Paths, why: str | None) -> dict[str, Any]:
         "samples": [key[1] for key in found.keys],
         "digests": [key[2] for key in found.keys],
         "scores": {metric: [_plain(value) for value in column] for metric, column in sorted(found.values.items())},
-        "profile": json.loads((paths.scores / "profile.json").read_text(encoding="utf-8")),
+        "profile": read_json(paths.scores / "profile.json", made_by="evaluate"),
         "signatures": manifest["signatures"],
     }
 

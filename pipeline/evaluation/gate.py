@@ -116,6 +116,23 @@ def nothing_valid(asked: Iterable[str], metrics: Mapping[str, Any]) -> list[Find
     return found
 
 
+def nothing_answered(rows: Mapping[str, int]) -> list[Finding]:
+    """Rows came in and not one has an answer: red, whatever the limits. rows: the night's own, of reports/metrics.json."""
+    arrived = rows["rows"] + rows["rejected"]
+    if not arrived or rows["answers"] > rows["failed"]:
+        return []
+    words = {"rows": f"{arrived:,}", "rejected": f"{rows['rejected']:,}", "failed": f"{rows['failed']:,}"}
+    return [Finding("answered", True, "answered_none", words, value=0.0, rows=arrived)]
+
+
+def rejected_files(files: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """A note for each input file with rows of which every one was rejected. files: of the manifest of data/validated."""
+    whole = [item for item in files if item["rows"] and item["rejected"] == item["rows"]]
+    return [
+        Finding("file", False, "file_rejected", {"path": item["path"], "rows": f"{item['rows']:,}"}, rows=item["rows"]) for item in whole
+    ]
+
+
 def shares(params: GateParams, rows: Mapping[str, int]) -> list[Finding]:
     """Rejected, failed and truncated shares of the night's own rows."""
     arrived = rows["rows"] + rows["rejected"]

@@ -57,7 +57,7 @@ def write_night_page(paths: Paths, language: str = "en") -> Path:
         "changes": changes(history), "timelines": timelines(record),
         "report": read_json_or_empty(paths.bad_cases / "manifest.json").get("bad_cases"),
         "links": [link for link in LINKS if (paths.root / link).is_file()],
-        "verdict": _verdict(history, gate),
+        "verdict": _verdict(history, gate), "failure": record.get("failure") or {}, "kept_from": _kept_from(history),
     }  # fmt: skip
     write_bytes(paths.index_html, render("night.html", language, lenient=True, **facts))
     return paths.index_html
@@ -67,6 +67,12 @@ def _verdict(history: list[dict[str, Any]], gate: dict[str, Any]) -> str:
     """The last night's, as the report says it: green for want of anything to compare is `open`."""
     last = str(history[-1].get("verdict", "none")) if history else "none"
     return headline.verdict_of(gate) if last == "green" and gate.get("verdict") == "green" else last
+
+
+def _kept_from(history: list[dict[str, Any]]) -> str:
+    """When the last night that made results started."""
+    whole = finished(history)
+    return str(whole[-1].get("started") or "").replace("T", " ")[:16] if whole else ""
 
 
 def _place(stage: str) -> tuple[int, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.core.errors import PipelineError
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.paths import Paths
 from pipeline.model.source import find_checkpoint
 from pipeline.text.tokenizer import Tokenizer
@@ -24,9 +24,7 @@ class TokenTexts:
 
 def load_token_texts(paths: Paths) -> TokenTexts | None:
     """The tokenizer of the checkpoint that models/model.json names; nothing is imported or fetched for it."""
-    if not paths.model_json.is_file():
-        return None
-    source = json.loads(paths.model_json.read_text(encoding="utf-8")).get("source")
+    source = read_json_or_empty(paths.model_json).get("source")
     try:
         folder = find_checkpoint(source, paths) if source else None
         return None if folder is None else TokenTexts(Tokenizer.load(folder).bytes_of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core.errors import PipelineError
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.params import Params, load_params
 from pipeline.core.paths import Paths
 from pipeline.model.config import ModelConfig, read_config
@@ -158,7 +158,7 @@ def model(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Fin
         stored = sum(shards.entry(name).bytes for name in names)
     yield Finding("model", "ok", f"{config.family}, {stored / GIB:.2f} GiB in {len(names)} tensors, complete")
     yield from _memory(config, stored, machine)
-    licence = json.loads(paths.model_json.read_text(encoding="utf-8")).get("licence") if paths.model_json.is_file() else None
+    licence = read_json_or_empty(paths.model_json).get("licence")
     if paths.model_json.is_file() and not licence:
         yield Finding("licence", "warning", "the checkpoint names no licence", "look it up before answers leave the house")
     elif licence:
@@ -245,11 +245,7 @@ def inputs(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Fi
 
 
 def baseline(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Finding]:
-    try:
-        accepted = bool(json.loads(paths.baseline_json.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        accepted = False
-    if accepted:
+    if read_json_or_empty(paths.baseline_json):
         yield Finding("baseline", "ok", "a baseline is accepted; the gate compares the control set with it")
     else:
         yield Finding(

@@ -1,12 +1,13 @@
-"""Stopping well: Ctrl-C and SIGTERM ask for a stop, and so does the death of the `dvc` that called us."""
+"""Stopping well: Ctrl-C, SIGTERM and SIGHUP ask for a stop, and so does the death of the `dvc` that called us."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -15,9 +16,11 @@ import psutil
 
 from pipeline.core.errors import Interrupted
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal to get when the parent dies
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish"}
 PARENT_EVERY_S = 0.5
+_libc = ctypes.CDLL(None)  # loaded here: a child between fork and exec should do little
 
 
 class Interruption:
@@ -32,12 +35,11 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self._before = catch(self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        release(self._before)
 
     def stop(self) -> bool:
         """Has someone asked to stop?"""
@@ -45,8 +47,8 @@ class Interruption:
 
     def error(self, what: str) -> Interrupted:
         """The error to raise after saving."""
-        name = "Ctrl-C" if self.requested == signal.SIGINT else "SIGTERM"
-        return Interrupted(f"{name}: {what}", self.requested or signal.SIGTERM)
+        number = signal.Signals(self.requested or signal.SIGTERM)
+        return Interrupted(f"{'Ctrl-C' if number == signal.SIGINT else number.name}: {what}", number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
@@ -64,13 +66,28 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, leave) for number in SIGNALS}
+    before = catch(leave)
     try:
         watch_caller()
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        release(before)
+
+
+def catch(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle the signals that ask for a stop; one that is ignored (nohup) stays ignored. Returns the handlers before."""
+    return {number: signal.signal(number, handler) for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+
+
+def release(before: dict[int, Any]) -> None:
+    """Put back what `catch` replaced."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def die_with_parent() -> None:
+    """In a new child on Linux: get SIGTERM when the parent dies, however it dies. For subprocess's preexec_fn."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def watch_caller() -> None:

@@ -5,7 +5,6 @@ Stages stand above this floor: the command hands them in.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,17 @@ from ruamel.yaml import YAML
 
 from pipeline.core.errors import UsageError
 from pipeline.core.hashing import code_digest
-from pipeline.core.manifest import FORMAT, changed_since, package_versions, plain, read_json, signed, write_bytes, write_json
+from pipeline.core.manifest import (
+    FORMAT,
+    changed_since,
+    package_versions,
+    plain,
+    read_json,
+    read_json_or_empty,
+    signed,
+    write_bytes,
+    write_json,
+)
 from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
 from pipeline.core.telemetry import timed
@@ -45,10 +54,7 @@ def run_chain(stages: dict[str, Stage], params: Params, paths: Paths, say: Calla
 def up_to_date(name: str, params: Params, paths: Paths) -> bool:
     """Would the stage write what lies there already? Same code, packages, params and inputs, whole outputs, no failed row."""
     folder = paths.stage_folders[name]
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return False
+    manifest = read_json_or_empty(folder / "manifest.json")
     return bool(
         manifest.get("format") == FORMAT
         and manifest["stage"] == name

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,12 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipeline.core import telemetry
-from pipeline.core.errors import UsageError
+from pipeline.core import errors, telemetry
+from pipeline.core.errors import BUG_EXIT_CODE, UsageError
 from pipeline.core.logging import EventLog, forget_old
+from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.runners import night_lock, run_record
+from pipeline.runners.interruption import catch, die_with_parent, release
 from pipeline.runners.machine import Machine
 from pipeline.runners.summary import summary_lines, verdict_lines
 
@@ -34,17 +34,32 @@ DVC_HINTS = ("Generating lock file", "Updating lock file", "> python -m pipeline
 
 @dataclass(frozen=True)
 class Outcome:
-    """exit_code as in the contract; stage: the one that failed; unchanged: nothing but the model check ran."""
+    """exit_code as in the contract; stage: the one that failed; error: its words; unchanged: nothing but the model check ran."""
 
     exit_code: int
     stage: str | None = None
+    error: str | None = None
     unchanged: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Did every stage end well, whatever the gate says?"""
+        return self.exit_code in (0, 1)
 
 
 def run_night(
-    paths: Paths, params: Params, *, write_page: Callable[[Paths], object], collect_garbage: bool, say: Callable[[str], None]
+    paths: Paths,
+    params: Params,
+    *,
+    write_page: Callable[[Paths], object],
+    collect_garbage: bool,
+    say: Callable[[str], None],
+    refused: str | None = None,
 ) -> int:
-    """Run one night and return its exit code. write_page: makes reports/index.html. Raises UsageError while another night runs."""
+    """Run one night and return its exit code. write_page: makes reports/index.html. Raises UsageError while another night runs.
+
+    refused: what is wrong with params.yaml; then nothing runs, and the night is recorded and told of as failed.
+    """
     check_project(paths)
     with night_lock.held(paths.work / LOCK, "night") as died:
         log = EventLog(paths.logs, "night")
@@ -53,10 +68,16 @@ def run_night(
             log.warning("last night died", pid=died.get("pid"))
         started = time.time()
         telemetry.clear(paths.work)
-        outcome = judge(paths, reproduce(paths, say))
-        folder = run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code)
-        log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage, run=folder.name)
-        write_page(paths)
+        outcome = Outcome(UsageError.exit_code, error=refused) if refused else judge(paths, reproduce(paths, say))
+        failure = None if outcome.whole else {"stage": outcome.stage, "error": outcome.error, "advice": advice(outcome)}
+        try:
+            run_record.write_run(paths, command="night", started=started, exit_code=outcome.exit_code, failure=failure)
+            write_page(paths)
+        except OSError as error:  # the disk that ended the night may have no room for its record either
+            code, words = errors.outcome(error)
+            say(f"the night's record or page could not be written: {words}")
+            outcome = Outcome(code, error=words) if outcome.whole else outcome
+        log.info("night ended", exit_code=outcome.exit_code, stage=outcome.stage)
         for line in [*in_words(outcome, paths), *how_to_keep(outcome, paths)]:
             say(line)
         if outcome.exit_code:
@@ -94,8 +115,8 @@ def reproduce(paths: Paths, say: Callable[[str], None]) -> tuple[int, int | None
 
 
 def any_failed_row(paths: Paths) -> bool:
-    manifest = paths.completions / "manifest.json"
-    return manifest.is_file() and bool(json.loads(manifest.read_text(encoding="utf-8"))["rows"]["failed"])
+    rows = read_json_or_empty(paths.completions / "manifest.json").get("rows")
+    return bool((rows or {}).get("failed"))
 
 
 def is_news(line: str) -> bool:
@@ -106,7 +127,7 @@ def is_news(line: str) -> bool:
 def _dvc_repro(paths: Paths, say: Callable[[str], None], *words: str) -> tuple[int, int | None]:
     process = subprocess.Popen(
         dvc_command("repro", *words), cwd=paths.root, env={**dvc_environment(), "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        stdout=subprocess.PIPE, text=True, errors="replace",
+        stdout=subprocess.PIPE, text=True, errors="replace", preexec_fn=die_with_parent,
     )  # fmt: skip
     assert process.stdout is not None
     passed_on: list[int] = []
@@ -115,15 +136,14 @@ def _dvc_repro(paths: Paths, say: Callable[[str], None], *words: str) -> tuple[i
         passed_on.append(number)
         os.killpg(process.pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = catch(pass_on)
     try:
         for line in process.stdout:
             if is_news(line):
                 say(line.rstrip())
         code = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        release(before)
     return code, passed_on[0] if passed_on else None
 
 
@@ -136,7 +156,7 @@ def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
         return Outcome(128 + interrupted_by, failed[-1][0] if failed else None)
     if failed:
         stage, own = failed[-1]
-        return Outcome(KILLED_EXIT_CODE if own is None else int(own), stage)
+        return Outcome(KILLED_EXIT_CODE if own is None else int(own), stage, ran[stage].get("error"))
     if code != 0:
         return Outcome(DVC_EXIT_CODE)
     return Outcome(1 if run_record.verdict(paths, 0) == "red" else 0, unchanged=not set(ran) - {"model"})
@@ -145,31 +165,47 @@ def judge(paths: Paths, ended: tuple[int, int | None]) -> Outcome:
 def in_words(outcome: Outcome, paths: Paths) -> list[str]:
     """The lines after the night: what ran and its scores, or that nothing had to, or what failed and what to do."""
     if outcome.unchanged:
-        last = next((line for line in reversed(run_record.read_history(paths)) if not line.get("unchanged")), None)
-        since = f" of {last['started'].replace('T', ' ')[:16]}" if last else ""
+        last = run_record.last_whole(run_record.read_history(paths))
+        since = f" of {run_record.minute(last)}" if last else ""
         return [f"nothing changed since the last run{since}: the model was checked, nothing else had to run", *verdict_lines(paths)]
-    if outcome.exit_code in (0, 1):
+    if outcome.whole:
         return ["", *summary_lines(paths)]
-    kept = ["data/results still holds the last whole night"] if (paths.results / "manifest.json").is_file() else []
-    return [what_failed(outcome), *kept, f"night     {paths.index_html}"]
+    error = [f"error     {outcome.error}"] if outcome.error else []
+    last = run_record.last_whole(run_record.read_history(paths))
+    of = f" of {run_record.minute(last)}" if last else ""
+    kept = [f"data/results still holds the last whole night{of}"] if (paths.results / "manifest.json").is_file() else []
+    return [f"failed    {what_failed(outcome)}", *error, f"do        {advice(outcome)}", *kept, f"night     {paths.index_html}"]
 
 
 def what_failed(outcome: Outcome) -> str:
-    """Which stage failed, how, and what to do."""
+    """Which stage failed, and how."""
+    where = f"stage {outcome.stage} " if outcome.stage else ""
     if outcome.exit_code > 128:
-        return f"interrupted (exit {outcome.exit_code}); `pipeline night` goes on from what was saved"
+        return f"{where}interrupted (exit {outcome.exit_code})"
     if outcome.stage is None:
-        return "`dvc repro` refused to run (its words are above); `pipeline doctor` looks for the cause"
-    how = f"failed (exit {outcome.exit_code})"
+        return f"{'the night' if outcome.error else '`dvc repro`'} stopped (exit {outcome.exit_code})"
     if outcome.exit_code == KILLED_EXIT_CODE:
-        how = f"ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
-    return f"stage {outcome.stage} {how}; mend what it says above, then `pipeline night` goes on from there"
+        return f"{where}ran out of memory or disk, or was killed (exit {KILLED_EXIT_CODE})"
+    return f"{where}failed (exit {outcome.exit_code})"
+
+
+def advice(outcome: Outcome) -> str:
+    """What to type."""
+    if outcome.exit_code > 128:
+        return "`pipeline night` goes on from what was saved"
+    if outcome.stage is None and not outcome.error:
+        return "`pipeline doctor` looks for the cause of what dvc said"
+    if outcome.exit_code == KILLED_EXIT_CODE and not outcome.error:
+        return "`pipeline doctor` shows memory and disk; `pipeline night` goes on from what was saved"
+    if outcome.exit_code == BUG_EXIT_CODE:
+        return f"`pipeline --debug {outcome.stage}` shows where"
+    return "mend that, then `pipeline night` goes on from there"
 
 
 def how_to_keep(outcome: Outcome, paths: Paths) -> list[str]:
     """The command that makes this night a revision to go back to; nothing where Git has it already."""
     changed = Machine().run("git", "-C", str(paths.root), "status", "--porcelain", "dvc.lock")
-    if outcome.unchanged or outcome.exit_code not in (0, 1) or not changed:
+    if outcome.unchanged or not outcome.whole or not changed:
         return []
     return ["keep      git add dvc.lock reports/metrics.json && git commit -m night    (for compare, metrics diff and experiments)"]
 
@@ -179,7 +215,8 @@ def notify(params: Params, paths: Paths, outcome: Outcome, log: EventLog) -> Non
     if not params.notify.command:
         return
     words = "\n".join(in_words(outcome, paths)) + "\n"
-    about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": run_record.verdict(paths, outcome.exit_code),
+    verdict = run_record.verdict(paths, outcome.exit_code) if outcome.whole else "red"
+    about = {"PIPELINE_EXIT_CODE": str(outcome.exit_code), "PIPELINE_VERDICT": verdict,
              "PIPELINE_PAGE": str(paths.index_html)}  # fmt: skip
     try:
         done = subprocess.run(

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import telemetry
+from pipeline.core.errors import outcome
 from pipeline.core.manifest import read_json_or_empty, read_table, write_bytes, write_json
 from pipeline.core.paths import Paths
 from pipeline.evaluation.gate import is_open
@@ -31,8 +32,7 @@ from pipeline.runners import prometheus
 from pipeline.runners.machine import Machine
 
 FORMAT = "pipeline-run/1"
-BUG_EXIT_CODE = 70
-STAGE_KEYS = ("started", "wall_s", "cpu_s", "peak_rss_bytes", "exit_code")
+STAGE_KEYS = ("started", "wall_s", "cpu_s", "peak_rss_bytes", "exit_code", "error")
 SLOWEST_ROWS = 10
 KEPT_ROW_FILES = 30  # nights whose rows.parquet stays; run.json and the history line stay for good
 PERCENTILES = (50, 95, 99)
@@ -46,23 +46,26 @@ def recorded(paths: Paths, command: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        code = getattr(error, "exit_code", BUG_EXIT_CODE)
+        code, _ = outcome(error)
         raise
     finally:
         with suppress(OSError):  # a full disk is told by what ran, not by its record
             write_run(paths, command=command, started=started, exit_code=code)
 
 
-def write_run(paths: Paths, *, command: str, started: float, exit_code: int) -> Path:
-    """Write the record of the run that has just ended, append it to the history, renew the .prom file. Returns its folder."""
+def write_run(paths: Paths, *, command: str, started: float, exit_code: int, failure: dict[str, Any] | None = None) -> Path:
+    """Write the record of the run that has just ended, append it to the history, renew the .prom file. Returns its folder.
+
+    failure: of a run that did not come to its end the stage, its error and what to do. What earlier runs left is not counted then.
+    """
     ran = telemetry.collected(paths.work)
     rows = with_prompts(telemetry.collected_rows(paths.work), paths)
     record = {
         "format": FORMAT, "command": command, "exit_code": exit_code, "verdict": verdict(paths, exit_code),
         "started": _clock(started), "finished": _clock(time.time()), "wall_s": round(time.time() - started, 3),
-        "unchanged": not set(ran) - {"model"},
+        "failure": failure, "unchanged": exit_code in (0, 1) and not set(ran) - {"model"},
         "stages": {stage: {key: data.get(key) for key in STAGE_KEYS} for stage, data in ran.items()},
-        "phases_s": phases(ran), "counts": counts(ran), "rows": row_counts(paths), "rates": rates(ran),
+        "phases_s": phases(ran), "counts": counts(ran), "rows": row_counts(paths, ended(ran) if failure else None), "rates": rates(ran),
         "latency": latency(rows), "timeline": {stage: data["timeline"] for stage, data in ran.items() if data.get("timeline")},
         "slowest_rows": slowest(rows, paths), "peak_rss_bytes": max((data.get("peak_rss_bytes") or 0 for data in ran.values()), default=0),
         "host": host(), "git": git_state(paths.root),
@@ -71,8 +74,9 @@ def write_run(paths: Paths, *, command: str, started: float, exit_code: int) -> 
     if rows.num_rows:
         pq.write_table(_with_ids(rows, paths), folder / "rows.parquet", compression="zstd")
     write_json(folder / "run.json", record)
-    append_history(paths, folder.name, record)
-    write_bytes(paths.runs / "pipeline.prom", prometheus.text(record, headline_metrics(paths)).encode())
+    means: dict[str, dict[str, float | None]] = {"metrics": {}, "control": {}} if failure else headline_metrics(paths)
+    append_history(paths, folder.name, record, means)
+    write_bytes(paths.runs / "pipeline.prom", prometheus.text(record, means).encode())
     for old in sorted(paths.runs.glob("*/rows.parquet"))[:-KEPT_ROW_FILES]:
         old.unlink()
     return folder
@@ -85,10 +89,10 @@ def verdict(paths: Paths, exit_code: int) -> str:
     return str(read_json_or_empty(paths.gate_json).get("verdict", "none"))
 
 
-def append_history(paths: Paths, run: str, record: dict[str, Any]) -> None:
+def append_history(paths: Paths, run: str, record: dict[str, Any], means: dict[str, dict[str, float | None]]) -> None:
     """One line per run: what trends are drawn from."""
     keep = ("command", "started", "wall_s", "exit_code", "verdict", "unchanged", "rows", "rates", "counts", "peak_rss_bytes")
-    line = {"run": run, **{key: record[key] for key in keep}, **headline_metrics(paths), "commit": record["git"]["commit"],
+    line = {"run": run, **{key: record[key] for key in keep}, **means, "commit": record["git"]["commit"],
             "open": is_open(read_json_or_empty(paths.gate_json))}  # fmt: skip
     with open(paths.runs / "history.jsonl", "ab", buffering=0) as handle:
         handle.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
@@ -103,10 +107,22 @@ def read_history(paths: Paths) -> list[dict[str, Any]]:
         return lines
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            item = json.loads(line)
         except ValueError:
             continue
+        if isinstance(item, dict):
+            lines.append(item)
     return lines
+
+
+def last_whole(history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last run that made or kept what data/results holds."""
+    return next((line for line in reversed(history) if not line.get("unchanged") and line.get("exit_code") in (0, 1)), None)
+
+
+def minute(line: dict[str, Any]) -> str:
+    """When a run of the history started, to the minute."""
+    return str(line.get("started", "")).replace("T", " ")[:16]
 
 
 def headline_metrics(paths: Paths) -> dict[str, dict[str, float | None]]:
@@ -137,9 +153,14 @@ def counts(ran: dict[str, dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def row_counts(paths: Paths) -> dict[str, dict[str, int]]:
-    """Rows in, out, rejected and failed of each stage that has a manifest."""
-    folders = paths.stage_folders.items()
+def ended(ran: dict[str, dict[str, Any]]) -> set[str]:
+    """Stages that ended well."""
+    return {stage for stage, data in ran.items() if data.get("exit_code") == 0}
+
+
+def row_counts(paths: Paths, only: set[str] | None = None) -> dict[str, dict[str, int]]:
+    """Rows in, out, rejected and failed of each stage that has a manifest; `only` of these stages."""
+    folders = [(stage, folder) for stage, folder in paths.stage_folders.items() if only is None or stage in only]
     return {stage: rows for stage, folder in folders if (rows := read_json_or_empty(folder / "manifest.json").get("rows"))}
 
 

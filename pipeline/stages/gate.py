@@ -25,7 +25,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     limits = params.gate
     inputs = _inputs(paths)
     metrics = read_json(paths.metrics_json, made_by="evaluate")
-    profile = json.loads((paths.scores / "profile.json").read_text(encoding="utf-8"))
+    profile = read_json(paths.scores / "profile.json", made_by="evaluate")
     scores = read_manifest(paths.scores)
     control = control_scores(paths)
     baseline = read_baseline(paths)
@@ -34,6 +34,8 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
         *sound(paths),
         *diverged_canaries(paths),
         *gate.nothing_valid(_asked(scores["params"]["evaluate"]), metrics),
+        *gate.nothing_answered(metrics["rows"]["night"]),
+        *gate.rejected_files(read_manifest(paths.validated).get("files", [])),
         *gate.limits(limits, metrics, lambda field, value: _slice_means(control, field, value)),
         *gate.shares(limits, metrics["rows"]["night"]),
         *gate.drifts(limits, moved),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from pipeline.core import schemas
-from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file, describe_upstream, write_bytes
+from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file, describe_upstream, read_json_or_empty, write_bytes
 from pipeline.core.params import Params
 from pipeline.core.paths import Paths
 from pipeline.report import bad_cases, html, markdown
@@ -22,7 +20,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     night = bad_cases.find(paths, params.report)
     shown = {(case.ordinal, case.sample) for case in html.chosen(night, params.report)}
     rows = _rows(paths, shown)
-    metrics, gate = _read(paths.metrics_json) or {}, _read(paths.gate_json)
+    metrics, gate = read_json_or_empty(paths.metrics_json), read_json_or_empty(paths.gate_json) or None
     with StageOutput(paths.bad_cases, "report") as out:
         out.open("rows", schemas.BAD_CASES)
         out.write("rows", bad_cases.to_table(night.cases))
@@ -54,11 +52,3 @@ def _rows(paths: Paths, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], R
             found[key].extracted = text
     found |= {(row.ordinal, row.sample): row for row in rejected(paths)}
     return {key: row for key, row in found.items() if key in wanted}
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    """A JSON file of the stages before; None where that stage has not run."""
-    if not file.is_file():
-        return None
-    data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return data

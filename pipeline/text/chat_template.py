@@ -24,7 +24,7 @@ class ChatTemplate:
     ) -> None:  # fmt: skip
         self.source, self.where = source, where
         self._values = dict(tokens) | dict(kwargs or {})
-        self._template = compile_template(source, where, date=date)
+        self._template = compile_template(source, where, date=date, wrong=ModelError)
         self.digest = sha256_json({"template": source, "tokens": dict(tokens)})
 
     @classmethod

@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import ParamsError, PipelineError
 
 
 class TemplateRefused(Exception):
@@ -49,11 +49,13 @@ class SafeNamespace(Namespace):
         Namespace.__setitem__(self, name, value)
 
 
-def compile_template(source: str, where: str, *, date: str | None = None, strict: bool = False) -> Template:
+def compile_template(
+    source: str, where: str, *, date: str | None = None, strict: bool = False, wrong: type[PipelineError] = ParamsError
+) -> Template:
     """Compile a template. `where` names it in errors; strict: an undefined variable is an error as in users' templates.
 
     date: YYYY-MM-DD for strftime_now; without it the name is undefined, and templates fall back to their own date.
-    Raises PipelineError with the line of a syntax error.
+    Raises `wrong` with the line of a syntax error.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=strict, undefined=StrictUndefined if strict else Undefined,
@@ -68,7 +70,7 @@ def compile_template(source: str, where: str, *, date: str | None = None, strict
     try:
         return environment.from_string(source)
     except TemplateSyntaxError as error:
-        raise PipelineError(f"{where}: line {error.lineno}: {error.message}") from None
+        raise wrong(f"{where}: line {error.lineno}: {(error.message or '').rstrip('.')}; mend the template") from None
 
 
 def render(template: Template, values: Mapping[str, Any]) -> str:
