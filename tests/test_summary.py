@@ -41,7 +41,9 @@ def test_green_for_want_of_a_baseline_says_so(tmp_path, monkeypatch):
     control = {"control": {"exact": entry(0.5, 5)}}
     says = "gate      green: nothing to compare with"
     assert lines(Path("."), control, bare) == [f"{says} yet; `pipeline accept` makes this night the baseline"]
-    assert lines(Path("an out"), control, bare) == [f"{says} yet; `pipeline accept --root 'an out'` makes this night the baseline"]
+    assert lines(Path("an out"), control, bare) == [
+        f"{says} yet; `pipeline accept --root '{tmp_path}/an out'` makes this night the baseline"
+    ]
     assert lines(Path("."), {}, bare) == [f"{says}: no control set, no limit"]
     assert lines(tmp_path, {}, {"verdict": "green", "reasons": [], "checks": [], "baseline": "ab"}) == ["gate      green"]
 

@@ -46,7 +46,7 @@ def _open(paths: Paths) -> str:
     """What a green without a baseline lacks, and the command that gives it one where there is a control set."""
     if not read_json_or_empty(paths.metrics_json).get("control"):
         return "nothing to compare with: no control set, no limit"
-    root = "" if paths.root == Path(".") else f" --root {shlex.quote(str(paths.root))}"
+    root = "" if paths.root.absolute() == Path.cwd() else f" --root {shlex.quote(str(paths.root))}"
     return f"nothing to compare with yet; `pipeline accept{root}` makes this night the baseline"
 
 
