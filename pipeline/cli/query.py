@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,7 +67,9 @@ def _answer(con: duckdb.DuckDBPyConnection, paths: Paths, sql: str, settings: di
 
 
 def _table(relation: duckdb.DuckDBPyRelation) -> str:
-    return f"{relation}\n"
+    with redirect_stdout(io.StringIO()) as text:
+        relation.show(max_rows=200)  # its own limit hides all but 20
+    return text.getvalue()
 
 
 def _csv(relation: duckdb.DuckDBPyRelation) -> Iterator[str]:
