@@ -24,7 +24,10 @@ def summary_lines(paths: Paths) -> list[str]:
     rows = (read_json_or_empty(paths.results / "manifest.json").get("rows")) or {}
     lines = []
     if rows:
-        lines.append(f"rows      {rows['into']:,} in: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed")
+        own = ", control set left out" * bool(metrics.get("control"))
+        lines.append(
+            f"rows      {rows['into']:,} in{own}: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed"
+        )
     lines += score_table(metrics)
     for field, values in (metrics.get("slices") or {}).items():
         lines += slice_table(field, values, shown_metrics(metrics))
@@ -46,7 +49,7 @@ def _open(paths: Paths) -> str:
     """What a green without a baseline lacks, and the command that gives it one where there is a control set."""
     if not read_json_or_empty(paths.metrics_json).get("control"):
         return "nothing to compare with: no control set, no limit"
-    root = "" if paths.root == Path.cwd() else f" --root {shlex.quote(str(paths.root))}"
+    root = "" if paths.root.absolute() == Path.cwd() else f" --root {shlex.quote(str(paths.root))}"
     return f"nothing to compare with yet; `pipeline accept{root}` makes this night the baseline"
 
 
