@@ -54,6 +54,18 @@ def test_the_same_night_gives_the_same_bytes(tmp_path):
     assert outputs[0] == outputs[1]
 
 
+def test_own_rows_come_before_the_control_set(tmp_path):
+    rows = [nt.row(n, "empty", control=True) for n in range(20)] + [nt.row(n, "wrong") for n in range(20, 40)]
+    paths = nt.build(tmp_path, rows)
+    params = Params.model_validate({"report": {"max_cases": 10}})
+    report.run(params, paths)
+    ranks = {item["ordinal"]: item["rank"] for item in read_table(paths.bad_cases).to_pylist()}
+    assert max(ranks[n] for n in range(20, 40)) < min(ranks[n] for n in range(20))
+    page, mail = paths.bad_cases_html.read_text(), paths.bad_cases_md.read_text()
+    assert page.count('<details class="case"') == 10 and page.count("Cases of the control set: 2") == 1
+    assert "Answers to your own rows that failed: 20 of 20 (100 %)" in mail and "100 % of what failed or was turned away (20 of 20)" in mail
+
+
 def test_a_good_night_says_so(tmp_path):
     paths = nt.build(tmp_path, [nt.row(n) for n in range(30)], gate={"verdict": "green", "reasons": []})
     manifest = report.run(Params(), paths)

@@ -158,8 +158,8 @@ def _count(night: Night, row: Row, case: Case | None, good: bool, state: str | N
 
 
 def _rank(night: Night) -> None:
-    """Clusters first, then ranks: worst first, each further case of one rule and of one cluster fading."""
-    ordered = sorted(night.cases, key=lambda case: (-case.severity, -len(case.findings), case.ordinal, case.sample))
+    """Clusters first, then ranks: own rows before control rows, worst first, each further case of a rule and of a cluster fading."""
+    ordered = sorted(night.cases, key=lambda case: (case.control, -case.severity, -len(case.findings), case.ordinal, case.sample))
     failing = [case for case in ordered if case.fails and not case.control]
     night.clusters = cluster([case.gist for case in failing], [(case.cause.kind, case.findings[0].rule) for case in failing])
     number = {place: group.number for group in night.clusters for place in group.members}
@@ -169,11 +169,12 @@ def _rank(night: Night) -> None:
     for place, case in enumerate(ordered):
         group = of_case.get((case.ordinal, case.sample))
         kind = (case.cause.kind, case.findings[0].rule)
-        weighed.append((-case.severity * FADE ** (seen[kind] + seen[group]), place, replace(case, cluster=group)))
+        weight = case.severity * FADE ** (seen[kind] + seen[group])
+        weighed.append((case.control, -weight, place, replace(case, cluster=group)))
         seen[kind] += 1
         seen[group] += group is not None
-    weighed.sort(key=lambda item: item[:2])
-    night.cases = [replace(case, rank=rank) for rank, (_, _, case) in enumerate(weighed, 1)]
+    weighed.sort(key=lambda item: item[:3])
+    night.cases = [replace(case, rank=rank) for rank, (_, _, _, case) in enumerate(weighed, 1)]
 
 
 def to_table(cases: Iterable[Case]) -> pa.Table:

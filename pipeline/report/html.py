@@ -18,6 +18,7 @@ from pipeline.report.rows import Row
 from pipeline.report.tokens import TokenTexts
 
 FIRST_CASES = 10
+CONTROL_SHARE = 5  # one place in so many is kept for control rows
 MAX_TEXT_CHARS = 6000
 MAX_ADVICE = 5
 MAX_CLUSTERS = 12
@@ -69,8 +70,10 @@ def write(
 
 
 def chosen(night: Night, params: ReportParams) -> list[Case]:
-    """The cases of the page: the first of the ranking."""
-    return night.cases[: params.max_cases]
+    """The cases of the page: the first own rows of the ranking, then control rows, which keep a fifth of the places."""
+    own, control = ([case for case in night.cases if case.control == kept] for kept in (False, True))
+    kept = min(len(control), max(params.max_cases - len(own), params.max_cases // CONTROL_SHARE))
+    return own[: params.max_cases - kept] + control[:kept]
 
 
 def summary(night: Night, params: ReportParams, metrics: dict[str, Any], gate: dict[str, Any] | None) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def advice(night: Night) -> list[dict[str, Any]]:
     counted = Counter((case.cause.kind, case.cause.reason) for case in night.cases if case.fails and not case.control)
     total = sum(counted.values())
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_ADVICE]
-    return [{"kind": kind, "reason": reason, "cases": count, "share": count / total} for (kind, reason), count in ordered]
+    return [{"kind": kind, "reason": reason, "cases": count, "total": total, "share": count / total} for (kind, reason), count in ordered]
 
 
 def breakdowns(night: Night, max_values: int = 12, max_fields: int = 4) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.core.params import ReportParams
 from pipeline.report.bad_cases import Case, Night, evidence
-from pipeline.report.html import summary
+from pipeline.report.html import chosen, summary
 from pipeline.report.page import number, percent, pvalue, say, visible
 from pipeline.report.patterns import Condition, Pattern
 from pipeline.report.rows import Row
@@ -29,7 +29,7 @@ def write(
     lines += [f"## {t('h.change')}", ""]
     lines += [
         f"{place}. **{t('cause.' + item['kind'])}**: {t('advice.' + item['reason'])} ({t('why.' + item['reason'])}: "
-        f"{t('advice.count', count=item['cases'], share=percent(item['share']))})"
+        f"{t('advice.count', count=item['cases'], total=item['total'], share=percent(item['share']))})"
         for place, item in enumerate(facts["advice"], 1)
     ] or [t("advice.nothing")]
     lines += ["", f"## {t('h.where')}", ""]
@@ -49,7 +49,7 @@ def write(
         ]
         lines += [_metric(item) for item in facts["metrics"][0]]
     lines += ["", f"## {t('h.cases')}", ""]
-    for case in night.cases[: min(CASES, params.max_cases)]:
+    for case in chosen(night, params)[:CASES]:
         lines += _case(case, rows[case.ordinal, case.sample], params.show_text, language)
     if not night.cases:
         lines.append(t("lead.nothing", answers=night.answers))

@@ -24,7 +24,10 @@ def summary_lines(paths: Paths) -> list[str]:
     rows = (read_json_or_empty(paths.results / "manifest.json").get("rows")) or {}
     lines = []
     if rows:
-        lines.append(f"rows      {rows['into']:,} in: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed")
+        own = ", control set left out" * bool(metrics.get("control"))
+        lines.append(
+            f"rows      {rows['into']:,} in{own}: {rows['out']:,} answered, {rows['rejected']:,} rejected, {rows['failed']:,} failed"
+        )
     lines += score_table(metrics)
     for field, values in (metrics.get("slices") or {}).items():
         lines += slice_table(field, values, shown_metrics(metrics))
