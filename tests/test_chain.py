@@ -283,6 +283,16 @@ def test_score_takes_answers_from_the_rows_and_loads_no_model(tmp_path, monkeypa
     assert pipeline("score", file, "--out", tmp_path / "out2") == 2
 
 
+def test_run_and_score_name_their_params_file_and_a_question_that_is_not_where_it_says(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("data: {text_field: question, completion_field: answer}\npreprocess: {min_chars: 1}\n")
+    file = write_rows(tmp_path / "in.jsonl", [{"id": "a", "text": "say", "answer": "x"}, {"id": "b", "question": "say", "answer": "x"}])
+    assert pipeline("score", file, "--out", tmp_path / "out", "-S", "evaluate.bootstrap=10") == 0
+    assert capfd.readouterr().err.startswith(f"params: {tmp_path}/params.yaml, with -S\n")
+    first = results(tmp_path / "out")[0]
+    assert first["reason"].startswith("missing_text") and "data.text_field" in first["reason"]
+
+
 def test_answers_held_to_a_schema_fit_it_and_have_keys_of_their_own(tmp_path, tiny_checkpoint):
     data = rows(3)
     file = write_rows(tmp_path / "in.jsonl", data)

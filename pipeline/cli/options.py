@@ -46,7 +46,10 @@ def params_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_params(params_file: Path | None, overrides: tuple[str, ...], folder: Path) -> Params:
     """--params FILE, else FOLDER/params.yaml where there is one, else the built-in defaults; then the overrides."""
-    file = params_file
-    if file is None and (folder / "params.yaml").is_file():
-        file = folder / "params.yaml"
-    return load_params(file, overrides)
+    return load_params(params_place(params_file, folder), overrides)
+
+
+def params_place(params_file: Path | None, folder: Path) -> Path | None:
+    """The params file that counts; None for the built-in defaults."""
+    own = folder / "params.yaml"
+    return params_file or (own if own.is_file() else None)

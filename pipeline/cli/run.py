@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import params_options, read_params
+from pipeline.cli.options import params_options, params_place, read_params
 from pipeline.cli.preflight import check_late_params
 from pipeline.cli.stages import run_stage
 from pipeline.core.errors import GateRed, MissingInput, UsageError
@@ -74,6 +74,7 @@ def run_inputs(names: Iterable[str], inputs: tuple[str, ...], out: str, params_f
     paths = Paths(Path(out), imports=_imports(Path(out)))
     check_out(paths, params.data)
     command = "run" if "generate" in names else "score"
+    click.echo(f"params: {params_place(params_file, Path.cwd()) or 'built-in defaults'}{', with -S' * bool(overrides)}", err=True)
     with interruptible(), folder_lock(paths.work / LOCK), recorded(paths, command):
         prepare_root(paths, params, Path.cwd() / "data/assets")
         check_late_params(params, paths)

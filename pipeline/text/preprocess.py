@@ -100,14 +100,18 @@ class Preprocessor:
             },
             schema=schemas.CLEAN,
         )
-        reasons = [self._reason(count, unstable) for count, unstable in zip(chars.tolist(), flat.rows_with_null(texts).tolist())]
+        unstable = flat.rows_with_null(texts).tolist()
+        absent = pc.and_(pc.is_null(validated["text"]), pc.is_null(validated["messages"])).to_pylist()
+        reasons = [self._reason(*row) for row in zip(chars.tolist(), unstable, absent)]
         return _split(table, validated, reasons)
 
-    def _reason(self, chars: int, unstable: bool) -> tuple[str, str] | None:
+    def _reason(self, chars: int, unstable: bool, absent: bool) -> tuple[str, str] | None:
         """Reason code and detail, or None to keep the row. Lengths are in characters after cleaning."""
         low, high = self.params.min_chars, self.params.max_chars
         if unstable:
             return "not_stable", "cleaning changes this text again and again; leave out a step or give the row another form"
+        if absent and low:
+            return "missing_text", "the row has neither a field data.text_field nor data.messages_field; name the right one there"
         if chars < low:
             return "too_short", f"{chars} characters after cleaning, preprocess.min_chars is {low}"
         if high is not None and chars > high:
