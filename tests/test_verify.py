@@ -7,6 +7,8 @@ import pytest
 from chains import pipeline, rows, run_chain, write_rows
 
 from pipeline.core.manifest import signed, write_json
+from pipeline.runners.lock import folder_lock
+from pipeline.runners.night_lock import held
 
 
 @pytest.fixture
@@ -26,6 +28,17 @@ def test_a_finished_run_is_good(finished_run, capsys):
     code, lines = verify(finished_run / "out", capsys)
     assert code == 0
     assert lines[0].startswith("good: ")
+
+
+@pytest.mark.parametrize(("name", "who"), [("night.lock", "`pipeline night` of "), ("run.lock", "another run")])
+def test_while_a_run_writes_it_is_named_instead_of_differences(root, capsys, name, who):
+    hold = held(root / ".work" / name, "night") if name == "night.lock" else folder_lock(root / ".work" / name)
+    (root / "data/clean/rows.parquet").unlink()
+    with hold:
+        assert pipeline("verify", "--root", root) == 2
+    told = capsys.readouterr()
+    assert who in told.err and "is writing here" in told.err and told.out == ""
+    assert verify(root, capsys)[0] == 5
 
 
 FILES = [

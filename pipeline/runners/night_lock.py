@@ -50,7 +50,7 @@ def in_words(words: dict[str, Any]) -> str:
 
 def _words(data: bytes) -> dict[str, Any]:
     try:
-        words: dict[str, Any] = json.loads(data or b"{}")
+        words = json.loads(data or b"{}")
     except ValueError:
         return {}
-    return words
+    return words if isinstance(words, dict) else {}
