@@ -42,7 +42,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     sources = find_sources(data.inputs, data.control, paths)
     refuse_outside_data(sources, paths)
     inputs = [describe_file(source.file, source.name) | {"control": source.control} for source in sources]
-    if loose := not_kept(sources):
+    if (paths.root / "dvc.yaml").is_file() and (loose := not_kept(sources)):
         names = ", ".join(source.name for source in loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
         log.warning("%s: kept by neither Git nor DVC, and a hash alone restores nothing; %s", names, how_to_keep(loose[0]))
     with (
