@@ -36,6 +36,11 @@ def test_quantize_writes_a_folder_that_loads_and_says_its_size(bits, tiny_checkp
 
 def test_import_copies_a_folder(tiny_checkpoint, tmp_path):
     assert "licence not stated" in call("import", tiny_checkpoint, tmp_path / "copy")
+    (tmp_path / "copy/README.md").write_text("---\nlicense: mit\n---\n")
+    assert "licence mit" in call("import", tmp_path / "copy", tmp_path / "again")
+    (tmp_path / "again/README.md").unlink()
+    assert "licence mit" in call("import", tmp_path / "again", tmp_path / "third")
+    assert "licence    mit" in call("info", tmp_path / "third")
     assert load_decoder(tmp_path / "copy").config == read_config(tiny_checkpoint)
 
 

@@ -23,6 +23,7 @@ from pipeline.model.device import TORCH_DTYPES
 from pipeline.model.gguf_tokenizer import adds_bos, build_tokenizer
 from pipeline.model.gguf_weights import GgufFile
 from pipeline.model.layout import Piece
+from pipeline.model.licence import licence
 from pipeline.model.safetensors_file import INDEX, SINGLE, Shards
 from pipeline.model.stored_form import GROUP, bits_of, stored_form
 from pipeline.model.weights import checked_plan, read_rows, read_tensor, round_into, stored_dtype
@@ -126,13 +127,14 @@ def _generation_config(source: GgufFile) -> dict[str, Any]:
 
 
 def copy_folder(source: Path, out: Path, weights: bool = True) -> dict[str, Any]:
-    """Copy what a checkpoint needs from a Hugging Face folder; never pickles or code."""
+    """Copy what a checkpoint needs from a Hugging Face folder; never pickles or code. Returns its licence for the record."""
     out.mkdir(parents=True, exist_ok=True)
     for pattern in COPIED:
         for file in sorted(source.glob(pattern)):
             if file.is_file() and (weights or not file.name.endswith((".safetensors", INDEX))):
                 shutil.copyfile(file, out / file.name)
-    return {}
+    stated = licence(source)
+    return {"license": stated} if stated else {}
 
 
 def quantize_folder(source: Path, out: Path, bits: int) -> dict[str, Any]:
@@ -141,13 +143,13 @@ def quantize_folder(source: Path, out: Path, bits: int) -> dict[str, Any]:
     if config.stored_bits:
         raise ModelError(f"{source}: the weights are int{config.stored_bits} already; quantise the float checkpoint")
     raw = read_json(source / "config.json") | {"quantization_config": {"quant_method": "pipeline", "bits": bits, "group": GROUP}}
-    copy_folder(source, out, weights=False)
+    copied = copy_folder(source, out, weights=False)
     with Shards(source) as shards, Progress("quantize", total=shards.bytes >> 20, unit="MiB") as progress:
         plan = checked_plan(config, shards)
         raw.setdefault("torch_dtype", str(stored_dtype(shards, plan)).removeprefix("torch."))
         write_json(out / "config.json", raw)
         write_weights(_quantized(plan, shards, bits, progress), out)
-    return {"quantized_from": source.name, "bits": bits}
+    return {"quantized_from": source.name, "bits": bits, **copied}
 
 
 def _quantized(plan: list[Piece], shards: Shards, bits: int, progress: Progress) -> Iterator[tuple[str, Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pipeline.core.paths import Paths
 from pipeline.model.config import ModelConfig, read_config, read_json
 from pipeline.model.digests import describe_checkpoint, weights_digest
 from pipeline.model.footprint import parameter_count
+from pipeline.model.licence import licence
 from pipeline.model.safetensors_file import Shards
 from pipeline.model.source import resolve_source
 from pipeline.model.vocabulary import read_vocabulary, stop_token_ids, usable_vocab
@@ -61,18 +61,3 @@ def _dtype(stored: str) -> str:
 def _record(folder: Path) -> dict[str, Any] | None:
     """What the importer wrote down: where the files came from, and their digests."""
     return read_json(folder / "import.json") if (folder / "import.json").is_file() else None
-
-
-def licence(folder: Path) -> str | None:
-    """The licence as the files say it: the import record, the head of the model card, or the name of a licence file."""
-    stated = (_record(folder) or {}).get("license")
-    if stated:
-        return str(stated)
-    card = folder / "README.md"
-    if card.is_file():
-        text = card.read_text(encoding="utf-8", errors="replace")
-        head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-        found = re.search(r"^licen[sc]e:\s*(\S+)", head[1], re.MULTILINE) if head else None
-        if found:
-            return found[1]
-    return next((file.name for file in sorted(folder.glob("LICENSE*"))), None)
