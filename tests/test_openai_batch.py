@@ -84,7 +84,7 @@ def test_a_job_of_fifty_rows_comes_back_as_the_service_would_answer_it(tmp_path,
     for line in output:
         body = BODIES[int(line["custom_id"][1:]) % len(BODIES)]
         answer = ChatCompletion.model_validate(line["response"]["body"], strict=True)
-        assert line["response"]["status_code"] == 200
+        assert line["response"]["status_code"] == 200 and answer.model == str(tiny_checkpoint)
         assert len(answer.choices) == body.get("n", 1)
         assert answer.usage.completion_tokens <= body.get("max_tokens", body.get("max_completion_tokens", 8)) * len(answer.choices)
         for choice in answer.choices:

@@ -38,7 +38,7 @@ def write_openai_results(folder: Path, validated: dict[str, Any], paths: Paths) 
 
 
 def _answers(files: list[str], paths: Paths) -> Iterator[BatchAnswer]:
-    served = read_json(paths.model_json, made_by="model")["source"] if paths.model_json.is_file() else "none"
+    served = read_json(paths.model_json, made_by="model")["source"] if paths.model_json.is_file() else None
     decode = _decoder(paths)
     with connect(paths.work / "tmp") as con:
         create_views(con, paths)
@@ -48,11 +48,14 @@ def _answers(files: list[str], paths: Paths) -> Iterator[BatchAnswer]:
             yield _answer(list(group), served, decode)
 
 
-def _answer(samples: list[dict[str, Any]], served: str, decode: Decode) -> BatchAnswer:
-    """One request's samples; a sample that failed fails the request, as it does in the service."""
+def _answer(samples: list[dict[str, Any]], served: str | None, decode: Decode) -> BatchAnswer:
+    """One request's samples; a sample that failed fails the request, as it does in the service.
+
+    served: the model that answered, whatever the request asked for; None for answers made elsewhere, which keep that name.
+    """
     first = samples[0]
+    model = served or (json.loads(first["meta"]) if first["meta"] else {}).get("model") or "none"
     error = next((row["error"] for row in samples if row["error"] is not None), None)
-    model = (json.loads(first["meta"]) if first["meta"] else {}).get("model") or served
     if error is not None:
         code, _, message = error.partition(": ")
         return BatchAnswer(first["id"], first["ordinal"], model, error=(code, message))
