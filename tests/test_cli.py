@@ -14,6 +14,7 @@ from projects import PROJECT
 from test_readme import parse
 
 from pipeline.cli.main import COMMANDS, cli, main
+from pipeline.cli.night import state_lines
 
 CONTRACT = {
     *("run", "score", "night", "query", "verify", "trace", "compare", "accept", "plan", "status", "doctor", "checkpoint"),
@@ -50,6 +51,14 @@ def test_words_that_are_not_utf8_are_wrong_usage(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert "\\udcff: this name is not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, False), (1, False), (130, True)])
+def test_the_last_stage_is_told_only_of_a_run_that_broke_off(code, told):
+    progress = {"stage": "evaluate", "state": "finished", "done": 5, "total": 5, "unit": "rows", "alive": False}
+    last = {"command": "night", "started": "2026-12-01T02:00:00", "verdict": "green", "exit_code": code, "wall_s": 9.0}
+    text = "\n".join(state_lines({"night": {"state": "free"}, "progress": progress, "last_run": last}))
+    assert ("last stage: evaluate" in text) == told and "last run: night" in text
 
 
 def test_help_and_status_load_no_torch():

@@ -7,8 +7,9 @@ import pytest
 from chains import pipeline, rows, run_chain, write_rows
 
 from pipeline.cli.plan import figure, label, lines
+from pipeline.core.params import Params
 from pipeline.runners.calibration import Calibration, spread
-from pipeline.runners.plan import padding, waste
+from pipeline.runners.plan import padding, token_figures, waste
 
 
 def test_padding_is_counted_as_people_batch():
@@ -52,7 +53,20 @@ def test_plan_before_and_after_the_run(tmp_path, tiny_checkpoint, monkeypatch, c
     told = json.loads(capsys.readouterr().out)
     assert told["store"]["to generate"] == 0
     assert told["time"]["generate_s"] == 0
-    assert lines(told)[0].startswith("rows     read 10")
+    assert lines(told)[0].startswith("rows     read 10") and "after your -S" not in told
+
+
+def test_spread_of_lengths_is_told_to_a_tenth():
+    lengths = np.array([40, 57, 73, 88, 1], np.int64)
+    told = token_figures(lengths, Params(), None)
+    assert (told["P50"], told["P90"], told["P99"]) == (57.0, 82.0, 87.4)
+
+
+def test_a_file_that_is_not_there_is_named_without_a_temporary_folder(tmp_path, tiny_checkpoint, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert pipeline("plan", "no.jsonl", "--model", tiny_checkpoint) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/no.jsonl: no such file and no glob" in told and "pipeline-plan-" not in told
 
 
 def test_figures_carry_their_units():

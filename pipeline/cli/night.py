@@ -93,7 +93,7 @@ def state_lines(about: dict[str, Any]) -> list[str]:
         alive = "" if progress["alive"] else " (that process is gone)"
         if progress["state"] == "running":
             lines.append(f"{progress['stage']}: {progress['done']:,}{total} {progress['unit']}{tokens}{left}{alive}")
-        else:
+        elif not last or last["exit_code"] not in (0, 1):  # a whole run ends with stages that show no progress
             lines.append(f"last stage: {progress['stage']}, {progress['state']} with {progress['done']:,}{total} {progress['unit']}")
     if last:
         when = last["started"].replace("T", " ")[:16]

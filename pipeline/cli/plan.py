@@ -44,7 +44,8 @@ def plan(inputs: tuple[Path, ...], params_file: Path | None, overrides: tuple[st
     told["time"] |= stages
     if (here.root / "dvc.yaml").is_file():
         told["dvc repro would run"] = changed_now(here)
-        told["after your -S"] = affected_by([item.partition("=")[0] for item in overrides], here.root / "dvc.yaml") if overrides else []
+    if overrides and (here.root / "dvc.yaml").is_file():
+        told["after your -S"] = affected_by([item.partition("=")[0] for item in overrides], here.root / "dvc.yaml")
     if as_json:
         click.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:

@@ -91,7 +91,7 @@ def token_figures(lengths: Lengths, params: Params, measured: Calibration | None
     """Prompt tokens and their spread; answers at most, and as the calibration says."""
     if not len(lengths):
         return {"prompt tokens": 0}
-    spread = {f"P{p}": float(np.percentile(lengths, p)) for p in (50, 90, 99)}
+    spread = {f"P{p}": round(float(np.percentile(lengths, p)), 1) for p in (50, 90, 99)}
     answers = len(lengths) * params.generate.samples
     expected = {"answer tokens expected": round(answers * measured.completion_tokens)} if measured else {}
     return {"prompt tokens": int(lengths.sum()), "mean": round(float(lengths.mean()), 1), **spread, "longest": int(lengths.max()),

@@ -83,7 +83,8 @@ def _expand(pattern: str, root: Path, required: bool) -> list[Path]:
         hint = (
             f"only its pointer {pointer.name} is there: run `dvc pull` or `dvc checkout`" if pointer.is_file() else "data.inputs names it"
         )
-        raise MissingInput(f"{pattern}: no such file below {root} and no glob that matches one; {hint}")
+        below = "" if Path(pattern).is_absolute() else f" below {root}"
+        raise MissingInput(f"{pattern}: no such file{below} and no glob that matches one; {hint}")
     return files
 
 
