@@ -55,6 +55,12 @@ def test_a_setting_of_a_named_query(finished_run, capsys):
     assert [row["metric"] for row in json.loads(out)] == ["rouge_l"] * 3
 
 
+def test_a_table_of_up_to_200_rows_is_shown_whole(finished_run, capsys):
+    out = query(finished_run / "out", "select 'row' || range as name from range(200)", capsys=capsys)
+    assert all(f" row{n} " in out for n in range(200))
+    assert "(200 shown)" in query(finished_run / "out", "select range as n from range(1000)", capsys=capsys)
+
+
 def test_parquet_and_files(finished_run, tmp_path, capsys):
     root = finished_run / "out"
     query(root, "SELECT id, 1.5 AS x FROM results", "--format", "parquet", "-o", tmp_path / "x.parquet", capsys=capsys)

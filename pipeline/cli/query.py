@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -85,7 +86,9 @@ def _lower_is_better() -> list[str]:
 
 
 def _table(relation: duckdb.DuckDBPyRelation) -> str:
-    return f"{relation}\n"
+    with redirect_stdout(io.StringIO()) as text:
+        relation.show(max_rows=200)  # its own limit hides all but 20
+    return text.getvalue()
 
 
 def _csv(relation: duckdb.DuckDBPyRelation) -> Iterator[str]:
