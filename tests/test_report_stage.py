@@ -63,7 +63,7 @@ def test_own_rows_come_before_the_control_set(tmp_path):
     assert max(ranks[n] for n in range(20, 40)) < min(ranks[n] for n in range(20))
     page, mail = paths.bad_cases_html.read_text(), paths.bad_cases_md.read_text()
     assert page.count('<details class="case"') == 10 and page.count("Cases of the control set: 2") == 1
-    assert "Answers to your own rows that failed: 20 of 20 (100 %)" in mail and "100 % of what failed or was turned away (20 of 20)" in mail
+    assert "Answers to your own rows that failed: 20 of 20 (100 %)" in mail and "100 % of what failed or was turned away, 20 of 20" in mail
 
 
 def test_a_good_night_says_so(tmp_path):
