@@ -9,6 +9,7 @@ from pipeline.core.manifest import write_json
 from pipeline.core.paths import Paths
 from pipeline.report import charts
 from pipeline.report.night_page import changes, moved_at, read_history, series, trends, write_night_page
+from pipeline.runners.run_record import write_run
 
 
 @pytest.mark.parametrize("nights", [1, 2, 30])
@@ -91,6 +92,17 @@ def test_a_night_with_nothing_to_compare_with_is_not_shown_as_good(tmp_path):
     page = write_night_page(paths).read_text(encoding="utf-8")
     assert '<header class="open">' in page and "`pipeline accept` makes this night the baseline" in page
     assert page.count('class="dot open"') == 2 and page.count('class="dot green"') == 1
+
+
+@pytest.mark.parametrize(
+    ("checks", "baseline", "is_open"), [([], None, True), ([{"check": "min", "red": False}], None, False), ([], "ab", False)]
+)
+def test_the_record_of_a_run_keeps_whether_there_was_anything_to_compare_with(tmp_path, checks, baseline, is_open):
+    paths = Paths(tmp_path)
+    write_json(paths.gate_json, {"verdict": "green", "reasons": [], "checks": checks, "baseline": baseline})
+    write_run(paths, command="night", started=0.0, exit_code=0)
+    (line,) = read_history(paths)
+    assert (line["verdict"], line["open"]) == ("green", is_open)
 
 
 def test_charts_take_the_pages_colours_and_are_the_same_twice():
