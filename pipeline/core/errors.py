@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 BUG_EXIT_CODE = 70
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -67,6 +68,12 @@ class Interrupted(PipelineError):
     def __init__(self, message: str, signal_number: int = 2) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """Names for one line of text: the first ones, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def outcome(error: BaseException) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import MissingInput, ParamsError, UsageError
+from pipeline.core.errors import MissingInput, ParamsError, UsageError, some_of
 from pipeline.core.manifest import read_table, write_bytes
 from pipeline.core.paths import Paths
 from pipeline.report.labels import Label, digest, labels_file, parse_label, read_labels
@@ -105,8 +105,7 @@ def take_in(paths: Paths, file: Path, *, skip_unknown: bool = False) -> dict[str
     known = ids(paths, {label.id for label, _ in judged} | {_unquoted(label.id) for label, _ in judged})
     unknown = sorted({label.id for label, _ in judged if label.id not in known and _unquoted(label.id) not in known})
     if unknown and not skip_unknown:
-        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        raise UsageError(f"{file}: not among the rows of this run: {', '.join(unknown[:5])}{more}; --skip-unknown leaves them out")
+        raise UsageError(f"{file}: not among the rows of this run: {some_of(unknown)}; --skip-unknown leaves them out")
     labels = [replace(label, id=label.id if label.id in known else _unquoted(label.id)) for label, _ in judged if label.id not in unknown]
     wanted = {ordinal for label in labels for ordinal in known[label.id]}
     answers = {(row.id, row.sample): row.answer for row in answered(paths, sorted(wanted))}

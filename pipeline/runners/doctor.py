@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import PipelineError, some_of
 from pipeline.core.manifest import read_json_or_empty
 from pipeline.core.params import Params, load_params
 from pipeline.core.paths import Paths
@@ -81,10 +81,7 @@ def packages(paths: Paths, params: Params | None, machine: Machine) -> Iterator[
     held = {name: (machine.package(name) or "missing").partition("+")[0] for name in wanted}
     other = [f"{name} {held[name]} (locked {version})" for name, version in wanted.items() if held[name] != version]
     if other:
-        more = f" and {len(other) - 5} more" if len(other) > 5 else ""
-        yield Finding(
-            "packages", "warning", f"not as locked: {', '.join(other[:5])}{more}", "make .venv/.installed, or `make lock` to keep them"
-        )
+        yield Finding("packages", "warning", f"not as locked: {some_of(other)}", "make .venv/.installed, or `make lock` to keep them")
     else:
         yield Finding("packages", "ok", f"{len(wanted)} packages as locked")
 
@@ -239,9 +236,8 @@ def inputs(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Fi
     yield Finding("inputs", "ok", f"{len(own)} input file(s), {size / 1e6:,.1f} MB; {len(sources) - len(own)} control file(s)")
     loose = not_kept(sources)
     if loose:
-        names = ", ".join(source.name for source in loose[:5]) + (f" and {len(loose) - 5} more" if len(loose) > 5 else "")
         remedy = f"{how_to_keep(loose[0])}, so that this night can be repeated"
-        yield Finding("inputs", "warning", f"kept by neither Git nor DVC: {names}", remedy)
+        yield Finding("inputs", "warning", f"kept by neither Git nor DVC: {some_of([source.name for source in loose])}", remedy)
 
 
 def baseline(paths: Paths, params: Params | None, machine: Machine) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.core import schemas
-from pipeline.core.errors import DataError, ParamsError
+from pipeline.core.errors import DataError, ParamsError, some_of
 from pipeline.core.manifest import RowCount, StageOutput, changed_since, describe_file
 from pipeline.core.params import DataParams, Params
 from pipeline.core.paths import Paths
@@ -29,7 +29,6 @@ from pipeline.tables.workers import Workers, rare_collection, useful_workers
 
 log = logging.getLogger(__name__)
 PARALLEL_BYTES = 32 * 1024 * 1024  # of input files, from which on worker processes are started
-NAMED = 5  # files named in one warning
 NUMBER_BITS = 40  # a place is file number << 40 | record number
 
 
@@ -43,7 +42,7 @@ def run(params: Params, paths: Paths) -> dict[str, Any]:
     refuse_outside_data(sources, paths)
     inputs = [describe_file(source.file, source.name) | {"control": source.control} for source in sources]
     if (paths.root / "dvc.yaml").is_file() and (loose := not_kept(sources)):
-        names = ", ".join(source.name for source in loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
+        names = some_of([source.name for source in loose])
         log.warning("%s: kept by neither Git nor DVC, and a hash alone restores nothing; %s", names, how_to_keep(loose[0]))
     with (
         StageOutput(paths.validated, "validate") as out,

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pipeline.core.errors import some_of
+
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING", "__bool__": lambda self: False})()
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]|(\.)")
@@ -61,8 +63,7 @@ def near_names(path: str, names: Iterable[str], shown: int = 12) -> str:
     """Words on what might be meant by a field that is not there: the nearest names, and those there are."""
     known = sorted(names)
     near = difflib.get_close_matches(path.partition(".")[0], known, n=2, cutoff=0.5)
-    more = f" and {len(known) - shown} more" if len(known) > shown else ""
-    return (f"did you mean {' or '.join(near)}? " if near else "") + f"fields seen: {', '.join(known[:shown]) or 'none'}{more}"
+    return (f"did you mean {' or '.join(near)}? " if near else "") + f"fields seen: {some_of(known, shown) or 'none'}"
 
 
 def _walk(value: Any, steps: tuple[Step, ...]) -> Any:
